@@ -3,7 +3,8 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{exit, Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::{setsid, Pid};
 
 use crate::disk::check_disk;
+use crate::wait_notice::WaitNotice;
 
 /// How long a supervisor may take to remove its files and network.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,6 +26,9 @@ const INTERRUPTED_TIMEOUT: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(10);
 const END_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
+const SHOW_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// As every command that fails.
+const EXIT_FAILURE: i32 = 1;
 
 /// Why a supervisor did not start in the background.
 #[derive(Debug, thiserror::Error)]
@@ -95,32 +100,69 @@ pub struct Started<T> {
     pub answer: T,
     supervisor: Child,
     data: PathBuf,
+    signals: StopSignals,
 }
 
 impl<T> Started<T> {
-    /// Checks and shows it. If this fails, or what it prints is lost, stops it: a command that fails leaves nothing
-    /// running.
-    pub fn show(mut self, show: impl FnOnce(&T) -> Result<()>) -> Result<()> {
+    /// Checks and shows it, as the last thing that a command does. If this fails, or what it prints is lost, stops it: a
+    /// command that fails leaves nothing running. For the same reason a signal that comes meanwhile stops it, and ends this
+    /// process.
+    pub fn show(self, show: impl FnOnce(&T) -> Result<()>) -> Result<()> {
+        let pid = self.supervisor.id();
+        let supervisor = Arc::new(Mutex::new(Some(self.supervisor)));
+        end_at_signal(self.signals, Arc::clone(&supervisor))?;
         let shown = show(&self.answer).and_then(|()| {
             ensure!(output::is_complete(), "its output was not written");
             Ok(())
         });
-        let Err(error) = shown else {
+        // Waits as long as a signal's thread stops it: that thread then ends the process.
+        let mut supervisor = supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Err(error), Some(mut supervisor)) = (shown, supervisor.take()) else {
             return Ok(());
         };
-        Err(match self.stop() {
-            Ok(()) => error.context("the cluster was started, and stopped because of an error"),
-            Err(still_runs) => error.context(still_runs),
-        })
-    }
-
-    /// It is not killed: a supervisor that refuses to stop protects its data.
-    fn stop(&mut self) -> Result<(), StillRuns> {
-        let pid = self.supervisor.id();
+        // It is not killed: a supervisor that refuses to stop protects its data.
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
-        let supervisor = &mut self.supervisor;
         let has_ended = || !matches!(supervisor.try_wait(), Ok(None));
-        wait_until_free(&self.data, pid, INTERRUPTED_TIMEOUT, has_ended)
+        Err(
+            match wait_until_free(&self.data, pid, INTERRUPTED_TIMEOUT, has_ended) {
+                Ok(()) => error.context("the cluster was started, and stopped because of an error"),
+                Err(still_runs) => error.context(still_runs),
+            },
+        )
+    }
+}
+
+/// Starts a thread that, at a signal, ends the supervisor and this process, unless the supervisor has been taken out.
+fn end_at_signal(signals: StopSignals, supervisor: Arc<Mutex<Option<Child>>>) -> io::Result<()> {
+    let wait = move || loop {
+        let is_interrupted = signals.wait(SHOW_POLL_INTERVAL);
+        let mut supervisor = supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(supervisor) = supervisor.as_mut() else {
+            return;
+        };
+        if is_interrupted {
+            let error = interrupted(supervisor, &signals, PATIENCE);
+            eprintln!("inband: {error}");
+            exit(EXIT_FAILURE);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait)?;
+    Ok(())
+}
+
+/// Ends a supervisor because of a signal.
+fn interrupted(
+    supervisor: &mut Child,
+    signals: &StopSignals,
+    patience: Duration,
+) -> BackgroundError {
+    eprintln!(
+        "inband: interrupted; stopping the cluster that is being started (Ctrl-C after {} s kills it)",
+        patience.as_secs()
+    );
+    match end(supervisor, signals, patience) {
+        true => BackgroundError::Interrupted,
+        false => BackgroundError::Killed,
     }
 }
 
@@ -165,13 +207,14 @@ fn spawn_with_patience<T>(
         .stderr(copy)
         .spawn()
         .map_err(FileError::of("run", program))?;
+    let mut notice = WaitNotice::new();
     loop {
         if let Some(answer) = answers(child.id()) {
-            signals.release()?;
             return Ok(Started {
                 answer,
                 supervisor: child,
                 data: data.to_owned(),
+                signals,
             });
         }
         if let Ok(Some(how)) = child.try_wait() {
@@ -190,15 +233,9 @@ fn spawn_with_patience<T>(
                 ),
             }));
         }
+        notice.waits_with(&log_path);
         if signals.wait(START_POLL_INTERVAL) {
-            eprintln!(
-                "inband: interrupted; stopping the cluster that is being started (Ctrl-C after {} s kills it)",
-                patience.as_secs()
-            );
-            return Err(match end(&mut child, &signals, patience) {
-                true => BackgroundError::Interrupted,
-                false => BackgroundError::Killed,
-            });
+            return Err(interrupted(&mut child, &signals, patience));
         }
     }
 }

@@ -42,3 +42,4 @@ pub mod socket;
 pub mod supervisor;
 pub mod system;
 pub mod top;
+mod wait_notice;

@@ -20,6 +20,7 @@ use crate::meant::Meant;
 use crate::network::{self, Network};
 use crate::socket::{self, Reply, Request, SupervisorStatus};
 use crate::system::System;
+use crate::wait_notice::WaitNotice;
 use inband_host::system_file;
 
 const INTERRUPTED: &str = "interrupted; what was started has been stopped";
@@ -353,8 +354,10 @@ impl<S: System> Shared<S> {
         check: impl Fn() -> Result<()>,
     ) -> Result<()> {
         let deadline = Instant::now() + timeout;
+        let mut notice = WaitNotice::new();
         while let Err(lack) = is_so() {
             check()?;
+            notice.waits_for(timeout, || lack.clone());
             ensure!(
                 Instant::now() < deadline,
                 "{lack} after {} s; logs are in {}",

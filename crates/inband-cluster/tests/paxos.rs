@@ -526,6 +526,34 @@ fn a_host_that_fails_at_its_start_is_reported_with_its_log() {
 }
 
 #[test]
+fn a_start_that_is_interrupted_stops_what_it_has_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = spec(dir.path(), NetworkChoice::Loopback);
+    // While it waits for the first acceptor, and for the last replica or for a leader.
+    for host in ["acceptor-1", "replica-2"] {
+        let log = spec.data.join("hosts").join(host).join("log");
+        let error = Supervisor::start_unless(spec.clone(), &|| log.exists())
+            .expect_err("interrupted")
+            .to_string();
+        assert!(error.starts_with("interrupted"), "{error}");
+        assert_eq!(hosts_of(&spec.data), Vec::<String>::new());
+        let _ = fs::remove_file(&log);
+    }
+    let supervisor = Supervisor::start(spec).expect("no loss has to be accepted");
+    assert_eq!(supervisor.status().first_instances, [1]);
+}
+
+/// Processes that have the configuration of a host of this cluster on their command line.
+fn hosts_of(data: &Path) -> Vec<String> {
+    let hosts = data.join("hosts");
+    let hosts = hosts.to_str().expect("text");
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.filter(|line| line.contains(hosts)).collect()
+}
+
+#[test]
 fn auto_chooses_xdp_where_it_works() {
     if !privileged() {
         let dir = tempfile::tempdir().expect("a directory");

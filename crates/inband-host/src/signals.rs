@@ -141,7 +141,6 @@ impl StopRequest {
 /// SIGINT, SIGTERM and SIGHUP of this process.
 #[derive(Debug)]
 pub struct StopSignals {
-    signals: SigSet,
     fd: SignalFd,
     /// What SIGHUP does; `None`: it ends the process, as the others do.
     reload: Option<Reload>,
@@ -157,11 +156,7 @@ impl StopSignals {
         }
         signals.thread_block()?;
         let fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self {
-            signals,
-            fd,
-            reload: None,
-        })
+        Ok(Self { fd, reload: None })
     }
 
     /// As [`StopSignals::take`]; in a supervised process, the supervisor's exit also counts as SIGTERM.
@@ -180,11 +175,6 @@ impl StopSignals {
     pub fn reloading(self, reload: Reload) -> Self {
         let reload = Some(reload);
         Self { reload, ..self }
-    }
-
-    /// Gives the signals back: from now on they end this process.
-    pub fn release(self) -> io::Result<()> {
-        Ok(self.signals.thread_unblock()?)
     }
 
     /// Waits up to `limit` for one of them. Returns whether one arrived that ends the process.

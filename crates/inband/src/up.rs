@@ -213,7 +213,7 @@ pub fn up(args: &UpArgs) -> Result<()> {
     }
     let signals = StopSignals::take()?;
     let console = args.console.find()?;
-    let supervisor = Supervisor::start(args.spec()?)?;
+    let supervisor = Supervisor::start_unless(args.spec()?, &|| signals.wait(Duration::ZERO))?;
     for notice in supervisor.notices() {
         println!("{notice}");
     }

@@ -1,13 +1,17 @@
 //! The command line's behaviour as a Unix tool.
 
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use inband_testing::port::free_ports;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 
 #[test]
 fn a_command_whose_output_nobody_reads_ends_as_other_tools_do() {
@@ -274,6 +278,60 @@ fn the_settings_of_a_cluster_are_shown_whatever_its_system() {
                 "{table}"
             );
         }
+    }
+}
+
+/// What is written to it waits: its buffer is full, and nobody reads the other end, which is returned too.
+fn full_output() -> (OwnedFd, UnixStream) {
+    let (mut output, reader) = UnixStream::pair().expect("a pair");
+    output.set_nonblocking(true).expect("set");
+    while output.write(&[0; 512]).is_ok() {}
+    output.set_nonblocking(false).expect("set");
+    (output.into(), reader)
+}
+
+#[test]
+fn a_cluster_whose_self_check_is_interrupted_does_not_stay() {
+    for service in ["kv", "falcon"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("data");
+        let address = format!("127.0.0.1:{}", free_ports(8));
+        let mut up = Command::new(env!("CARGO_BIN_EXE_inband"));
+        up.args(["up", service, "--detach", "--dataplane", "udp"]);
+        match service {
+            "kv" => up.args([
+                "--resp",
+                &address,
+                "--metrics-port",
+                &free_ports(16).to_string(),
+            ]),
+            _ => up.args(["--listen", &address, "--executors", "1"]),
+        };
+        let (output, _reader) = full_output();
+        let up = up.arg("--data").arg(&data).stdout(output);
+        let up = up.stderr(Stdio::piped()).spawn().expect("it runs");
+
+        // It has started the cluster once it waits to print something.
+        let writes = format!("{} 0x1 ", nix::libc::SYS_write);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let calls = std::fs::read_to_string(format!("/proc/{}/syscall", up.id()));
+            if calls.expect("it waits").starts_with(&writes) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{service}: it prints nothing");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        kill(Pid::from_raw(up.id() as i32), Signal::SIGINT).expect("interrupted");
+        let output = up.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("being started was stopped"), "{said}");
+        let status = inband_in(dir.path(), &["status", "--data", "data"]);
+        assert!(
+            refusal(&status).contains("inband up"),
+            "{service}: {status:?}"
+        );
     }
 }
 

@@ -231,7 +231,15 @@ impl HostRuntime {
 impl Supervisor {
     /// Starts a cluster and waits until it has a leader and voting acceptors.
     pub fn start(spec: ClusterSpec) -> Result<Self, SupervisorError> {
-        let shared = Arc::new(start::start(spec)?);
+        Self::start_unless(spec, &|| false)
+    }
+
+    /// As [`Supervisor::start`]; while it waits, it asks often whether to give up, and then stops what it has started.
+    pub fn start_unless(
+        spec: ClusterSpec,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<Self, SupervisorError> {
+        let shared = Arc::new(start::start(spec, gives_up)?);
         let server = remote::serve(&shared)?;
         let watched = Arc::clone(&shared);
         let watcher = Watcher::start(move || watched.restart_ended())

@@ -150,6 +150,9 @@ pub enum SupervisorError {
         /// The last lines of the log, on one line.
         tail: String,
     },
+    /// The start was given up.
+    #[error("interrupted; what was started has been stopped")]
+    Interrupted,
     #[error("{what} within {limit_s} s; see the logs in {logs}")]
     Late {
         /// What did not happen.

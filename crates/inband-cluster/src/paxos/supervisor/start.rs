@@ -35,6 +35,7 @@ use crate::paxos::memory;
 use crate::process::ProcessSpec;
 use crate::socket::socket_in;
 use crate::supervisor::READY_TIMEOUT;
+use crate::wait_notice::WaitNotice;
 
 pub(super) const READY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which the control plane is polled during the start.
@@ -53,7 +54,10 @@ struct Inspection {
     applied: Vec<u64>,
 }
 
-pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
+pub(super) fn start(
+    mut spec: ClusterSpec,
+    gives_up: &dyn Fn() -> bool,
+) -> Result<Shared, SupervisorError> {
     spec.check().map_err(SupervisorError::BadSpec)?;
     memory::check(&spec, memory::available_bytes())?;
     // Before the directory becomes a cluster's.
@@ -139,12 +143,14 @@ pub(super) fn start(mut spec: ClusterSpec) -> Result<Shared, SupervisorError> {
         shared.write_config(host, &hosts)?;
     }
     shared.dir.write_record(&lock(&shared.record))?;
-    match shared.start_hosts(!is_new, plan.may_begin_empty) {
+    match shared.start_hosts(!is_new, plan.may_begin_empty, gives_up) {
         Ok(more) => {
             shared.notices.extend(more);
             Ok(shared)
         }
         Err(error) => {
+            // Clients may have been served already: replicas sync at their end, so that the record says what they have.
+            shared.stop_hosts(&shared.hosts());
             shared.kill_all();
             shared.take_start_back();
             Err(error)
@@ -499,6 +505,7 @@ impl Shared {
         &self,
         is_founded: bool,
         may_begin_empty: bool,
+        gives_up: &dyn Fn() -> bool,
     ) -> Result<Vec<String>, SupervisorError> {
         let (replicas, others): (Vec<_>, Vec<_>) = self
             .hosts()
@@ -508,13 +515,21 @@ impl Shared {
             group.iter().try_for_each(|host| self.spawn(host))?;
             group
                 .iter()
-                .try_for_each(|host| self.wait_until_answering(host))?;
+                .try_for_each(|host| self.wait_until_answering_unless(host, gives_up))?;
         }
-        self.wait_until_serving(is_founded, may_begin_empty)
+        self.wait_until_serving(is_founded, may_begin_empty, gives_up)
     }
 
     /// Waits until a host answers on its control socket.
     pub(super) fn wait_until_answering(&self, host: &HostRuntime) -> Result<(), SupervisorError> {
+        self.wait_until_answering_unless(host, &|| false)
+    }
+
+    fn wait_until_answering_unless(
+        &self,
+        host: &HostRuntime,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<(), SupervisorError> {
         let deadline = Instant::now() + READY_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -524,6 +539,9 @@ impl Shared {
                 return Ok(());
             }
             self.check_alive(host)?;
+            if gives_up() {
+                return Err(SupervisorError::Interrupted);
+            }
             if left.is_zero() {
                 return Err(self.late(format!("{} did not answer", host.name())));
             }
@@ -535,9 +553,11 @@ impl Shared {
         &self,
         is_founded: bool,
         may_begin_empty: bool,
+        gives_up: &dyn Fn() -> bool,
     ) -> Result<Vec<String>, SupervisorError> {
         let began = Instant::now();
         let (mut is_settled, mut ask_at) = (!is_founded, began);
+        let mut notice = WaitNotice::new();
         loop {
             let hosts = self.hosts();
             let statuses = self.host_statuses(&hosts);
@@ -573,14 +593,20 @@ impl Shared {
             self.hosts()
                 .iter()
                 .try_for_each(|host| self.check_alive(host))?;
-            if began.elapsed() >= READY_TIMEOUT {
-                return Err(self.late(format!(
-                    "the cluster did not come up ({led} of {logs} logs have a leader, {} of \
-                     {acceptors} acceptors vote; {})",
+            if gives_up() {
+                return Err(SupervisorError::Interrupted);
+            }
+            let lack = || {
+                format!(
+                    "{led} of {logs} logs have a leader, {} of {acceptors} acceptors vote; {}",
                     acceptors - not_voting.len(),
                     self.plane_in_words()
-                )));
+                )
+            };
+            if began.elapsed() >= READY_TIMEOUT {
+                return Err(self.late(format!("the cluster did not come up ({})", lack())));
             }
+            notice.waits_for(READY_TIMEOUT, lack);
             thread::sleep(READY_POLL_INTERVAL);
         }
     }
