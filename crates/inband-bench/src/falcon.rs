@@ -9,7 +9,9 @@ mod peers;
 mod pool;
 mod python;
 mod scale;
+mod scheduler;
 mod testbed;
+mod virtual_worker;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,6 +65,8 @@ pub struct FalconArgs {
 enum Figure {
     /// Scheduling delay over utilisation, and its steps (the paper's figures 8 and 9).
     Testbed,
+    /// The scheduler alone: the same delay with one worker that polls, whose executors are timers.
+    Scheduler,
     /// Ray and Dask compared with Inband: the highest load that each sustains, and the delay at that load.
     Peers,
     /// 1,000 nodes of 32 executors, simulated: the real role compared with other schedulers.
@@ -71,7 +75,12 @@ enum Figure {
     All,
 }
 
-const FIGURES: [Figure; 3] = [Figure::Testbed, Figure::Peers, Figure::Scale];
+const FIGURES: [Figure; 4] = [
+    Figure::Testbed,
+    Figure::Scheduler,
+    Figure::Peers,
+    Figure::Scale,
+];
 
 const BENCH: &str = "falcon";
 /// As in the paper.
@@ -137,6 +146,7 @@ impl<'a> Run<'a> {
             },
             steps: false,
             dataplane: args.dataplane,
+            timers: false,
         }
     }
 }
@@ -178,6 +188,7 @@ pub fn run(args: &FalconArgs, output_of: &dyn Fn() -> Output) -> Result<()> {
 fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {
     match figure {
         Figure::Testbed => delay::measure(run, output),
+        Figure::Scheduler => scheduler::measure(run, output),
         Figure::Peers => peers::measure(run, output),
         Figure::Scale => scale::measure(run, output),
         Figure::All => Ok(()),

@@ -39,6 +39,18 @@ fn the_testbed_is_measured() {
 }
 
 #[test]
+fn the_scheduler_is_measured_alone() {
+    let results = bench("scheduler", &["--arrivals", "periodic"]);
+    let [p50, p95] = ["scheduler_p50_us", "scheduler_p95_us"]
+        .map(|metric| values(&results, metric, "periodic, 95 %")[0]);
+    assert!(1.0 < p50 && p50 <= p95 && p95 < 60e6, "{p50} {p95}");
+    let conditions = results["rows"][0]["conditions"]
+        .as_str()
+        .expect("conditions");
+    assert!(conditions.contains(" 0 tasks failed"), "{conditions}");
+}
+
+#[test]
 fn peers_that_are_not_there_are_said_to_be_left_out() {
     let results = bench("peers", &["--python", "/nonexistent/python"]);
     let notes = results["notes"].as_array().expect("notes");

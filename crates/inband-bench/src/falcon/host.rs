@@ -21,12 +21,15 @@ use inband_falcon::work::Call;
 use inband_falcon::worker_node::{self, WorkerNode};
 use inband_flair::clock::boot_time_ns;
 use inband_ground::auth::Digest;
+use inband_host::namespace::enter;
 use inband_lab::lab::HOST_INTERFACE;
 use inband_paxos::config::Dataplane;
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::{Arrivals, JobTimes};
-use inband_host::namespace::enter;
+use super::virtual_worker::VirtualWorker;
 
 /// The function that tasks call.
 const NAP: &str = "nap";
@@ -62,6 +65,9 @@ enum Part {
         scheduler: SocketAddrV4,
         #[arg(long)]
         executors: u8,
+        /// Executors are timers of one thread, on the last CPU.
+        #[arg(long, conflicts_with = "report")]
+        timers: bool,
         /// The file for the steps of tasks.
         #[arg(long)]
         report: Option<PathBuf>,
@@ -135,7 +141,14 @@ pub fn falcon_host(args: FalconHostArgs) -> Result<()> {
         Part::Worker {
             scheduler,
             executors,
+            timers: true,
+            ..
+        } => run_timers(scheduler, executors),
+        Part::Worker {
+            scheduler,
+            executors,
             report,
+            ..
         } => run_worker(scheduler, executors, report.as_deref()),
         Part::Client(args) => run_client(&args),
     }
@@ -181,13 +194,31 @@ fn run_worker(scheduler: SocketAddrV4, executors: u8, report: Option<&Path>) -> 
     write_seen(report, seen)
 }
 
+fn run_timers(scheduler: SocketAddrV4, executors: u8) -> Result<()> {
+    let mut cpu = CpuSet::new();
+    cpu.set(thread::available_parallelism()?.get() - 1)?;
+    sched_setaffinity(Pid::from_raw(0), &cpu).context("a CPU for the worker")?;
+    let local = SocketAddrV4::new(local_address(scheduler)?, 0);
+    let mut worker = VirtualWorker::open(scheduler, local, executors)?;
+    until_left(|| worker.turn())
+}
+
 /// Sleeps for as many microseconds as the argument says. Returns the start and the end.
 fn nap(argument: &[u8]) -> Result<Vec<u8>, String> {
     let begun_ns = boot_time_ns();
+    thread::sleep(Duration::from_micros(nap_us(argument)?));
+    Ok(begun_and_ended(begun_ns, boot_time_ns()))
+}
+
+/// How long a task sleeps.
+pub fn nap_us(argument: &[u8]) -> Result<u64, String> {
     let micros = argument.try_into().map(u64::from_le_bytes);
-    let micros = micros.map_err(|_| "8 bytes are needed".to_owned())?;
-    thread::sleep(Duration::from_micros(micros));
-    Ok([begun_ns.to_le_bytes(), boot_time_ns().to_le_bytes()].concat())
+    micros.map_err(|_| "8 bytes are needed".to_owned())
+}
+
+/// What a task returns.
+pub fn begun_and_ended(begun_ns: u64, ended_ns: u64) -> Vec<u8> {
+    [begun_ns.to_le_bytes(), ended_ns.to_le_bytes()].concat()
 }
 
 /// Calls `turn` repeatedly until standard input is closed.

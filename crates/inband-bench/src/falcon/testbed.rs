@@ -58,6 +58,8 @@ pub struct Load {
     pub steps: bool,
     /// Where the scheduler's role runs: `udp`, `xdp` or `xdp-generic`.
     pub dataplane: Dataplane,
+    /// Executors are timers of one thread in each worker.
+    pub timers: bool,
 }
 
 impl Load {
@@ -270,8 +272,9 @@ pub fn measure(load: &Load) -> Result<Measured> {
     for number in 0..load.workers {
         let part = |n: usize| load.executors * n / load.workers;
         let executors = part(number + 1) - part(number);
+        let timers = if load.timers { " --timers" } else { "" };
         let words = arguments(&format!(
-            "worker --scheduler {address} --executors {executors}"
+            "worker --scheduler {address} --executors {executors}{timers}"
         ));
         let name = worker_name(number);
         let worker_path = step_path(name.clone());
@@ -506,6 +509,7 @@ mod tests {
             duration: Duration::from_millis(100),
             steps: true,
             dataplane: Dataplane::Udp,
+            timers: false,
         };
         // Job 8 belongs to the warm-up; 10 begins when the only executor is free, if there are no delays.
         let client = ClientReport {
