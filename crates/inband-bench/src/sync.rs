@@ -1,17 +1,22 @@
-//! `inband bench sync`: the cost of syncing votes to a disk before they are sent, and of reading through the log
-//! instead of by position; and the latency of one command from a client in Rust.
+//! `inband bench sync`: the cost of syncing votes to a disk before they are sent, next to a sync of the disk alone, and of
+//! reading through the log instead of by position; and the latency of one command from a client in Rust.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
+use hdrhistogram::Histogram;
 use inband_cluster::paxos::{AcceptorChoice, ClusterSpec};
+use inband_cluster::scratch::ScratchDir;
 use inband_paxos::config::{Dataplane, Durability};
 
 use super::cluster::{self, BenchCluster};
 use super::load::{LoadReport, Operation, RespLoad};
 use super::row::{machine, median, progress, Baseline, Output, Row};
+use super::stats::Distribution;
 
 /// Options of `inband bench sync`.
 #[derive(Debug, Args)]
@@ -140,6 +145,9 @@ const FIGURES: [Figure; 4] = [
     },
 ];
 
+/// In [`FIGURES`].
+const SINGLE_P50: usize = 1;
+
 /// The results: a name, and the rounds of each of [`FIGURES`].
 struct Measured {
     operation: &'static str,
@@ -176,6 +184,38 @@ impl Measured {
     }
 }
 
+/// Of a journal's writes.
+const BLOCK_BYTES: usize = 4096;
+/// Blocks of the file that is written: as in a journal, none of it is new to the file system.
+const BLOCKS: u64 = 256;
+/// Significant digits of times.
+const DIGITS: u8 = 3;
+
+/// Writes and syncs one block after another. Returns the time that each took.
+fn measure_disk(dir: &Path, duration: Duration) -> Result<Distribution> {
+    let dir = ScratchDir::create(dir, "disk")?;
+    let path = dir.path().join("blocks");
+    let write = || -> std::io::Result<Histogram<u64>> {
+        let file = File::create(&path)?;
+        file.write_all_at(&vec![1; BLOCK_BYTES * BLOCKS as usize], 0)?;
+        file.sync_all()?;
+        let mut took_ns = Histogram::new(DIGITS).expect("so many digits are possible");
+        let began = Instant::now();
+        for block in (0..BLOCKS).cycle() {
+            let at = Instant::now();
+            file.write_all_at(&[block as u8; BLOCK_BYTES], block * BLOCK_BYTES as u64)?;
+            file.sync_data()?;
+            took_ns.saturating_record(at.elapsed().as_nanos() as u64);
+            if began.elapsed() >= duration {
+                break;
+            }
+        }
+        Ok(took_ns)
+    };
+    let took_ns = write().with_context(|| path.display().to_string())?;
+    Ok(Distribution::of(&took_ns))
+}
+
 /// Runs the benchmark and prints its rows.
 pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
@@ -184,7 +224,11 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
     let machine = machine();
     let mut sets = KINDS.map(|kind| Measured::new("SET", kind.name()));
     let mut gets = ["by position", "through the log"].map(|how| Measured::new("GET", how));
+    let (mut disk_us, mut beyond_disk_us) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
+        progress(&format!("round {round}/{}: the disk alone", args.rounds));
+        let disk = measure_disk(&args.disk, Duration::from_millis(args.duration_ms))?;
+        disk_us.push(disk.p50_us);
         for (kind, measured) in KINDS.into_iter().zip(&mut sets) {
             if kind == Kind::MemoryInUserSpace && backend == Dataplane::Udp {
                 continue;
@@ -193,6 +237,10 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
             let cluster = BenchCluster::start_with(backend, &args.disk, |spec| kind.set(spec))?;
             let load = RespLoad::sets(cluster.supervisor.resp());
             measured.measure(&load, args)?;
+            if kind == Kind::Sync {
+                let single_us = measured.rounds[SINGLE_P50].last();
+                beyond_disk_us.extend(single_us.map(|us| us - disk.p50_us));
+            }
             if kind != Kind::Memory {
                 continue;
             }
@@ -223,6 +271,26 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
         args.duration_ms
     );
     print_rows(&mut sets, backend, &conditions, output)?;
+    for (metric, variant, values) in [
+        (
+            "disk_sync_p50_us",
+            "the disk alone: 4 KiB, write and fdatasync",
+            &mut disk_us,
+        ),
+        (
+            "beyond_disk_p50_us",
+            "SET sync, one outstanding: beyond that",
+            &mut beyond_disk_us,
+        ),
+    ] {
+        output.row(&Row::new(
+            (BENCH, metric),
+            backend.to_string(),
+            variant.to_owned(),
+            (median(values), "us"),
+            conditions.clone(),
+        ))?;
+    }
     print_rows(&mut gets, backend, &conditions, output)
 }
 
@@ -255,4 +323,24 @@ fn print_rows(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_alone_is_measured_and_nothing_stays_on_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let took = measure_disk(dir.path(), Duration::from_millis(20)).expect("measured");
+        assert!(took.samples > 0 && took.p50_us > 0.0, "{took:?}");
+        assert_eq!(dir.path().read_dir().expect("there").count(), 0);
+        let error = measure_disk(Path::new("/dev/null/no"), Duration::ZERO).expect_err("no disk");
+        assert!(format!("{error:#}").contains("/dev/null/no"), "{error:#}");
+    }
+
+    #[test]
+    fn the_latency_of_one_command_is_where_it_is_looked_for() {
+        assert_eq!(FIGURES[SINGLE_P50].metric, "single_p50_us");
+    }
 }

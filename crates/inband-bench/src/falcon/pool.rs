@@ -112,6 +112,7 @@ mod tests {
             duration: ms(40),
             steps: false,
             dataplane: Dataplane::Udp,
+            timers: false,
         };
         let delays = measure(&load).expect("threads");
         // Jobs at 0, 5, ... 55 ms; those from 20 ms on count.
