@@ -4,6 +4,7 @@
 mod behind;
 mod handover;
 mod slow;
+mod unsynced;
 
 use inband_box::control::{Control, Joined};
 use inband_box::membership::{Change, ChangeError, Membership};
