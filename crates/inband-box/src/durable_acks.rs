@@ -79,6 +79,13 @@ impl Node {
         }
     }
 
+    /// Handles the beginning of an epoch in which we follow: what is on disk beyond the part that matches belongs to another
+    /// log, and the leader's records that replace it are not on disk yet.
+    pub(crate) fn forget_unmatched(&mut self, role: &impl Role) {
+        let matched = role.view().matched;
+        self.durable = self.durable.map(|durable| durable.min(matched));
+    }
+
     /// Returns how much of the log that matches the leader's counts.
     pub(crate) fn matched(&self, registers: &View) -> u64 {
         registers.matched.min(self.durable.unwrap_or(u64::MAX))

@@ -431,6 +431,7 @@ impl Node {
         if !role.follow(self.epoch(), self.recovering, now) {
             return self.wait(now);
         }
+        self.forget_unmatched(role);
         self.contact = now;
         self.state = State::Following {
             target: None,
