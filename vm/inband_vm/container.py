@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 from . import guest, image, network
 from .paths import CACHE
@@ -67,6 +68,10 @@ class Container(guest.Guest):
             image.run("ethtool", "-K", f"lan{self.id}", "gro", switch)
 
     def cut_power(self):
+        # Its first process survives nspawn, with all others; if it is killed, they are, too.
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        for child in children.split():
+            os.kill(int(child), signal.SIGKILL)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.process = None
