@@ -10,7 +10,7 @@ use inband_box::snapshot::Snapshot;
 use inband_box::{soft, wire};
 use inband_ground::auth::Gate;
 use inband_ground::soft::Soft;
-use inband_ground::wire::{checksum, PACKET_LEN_MAX_BYTES};
+use inband_ground::wire::{digest, PACKET_LEN_MAX_BYTES};
 use inband_storage::{Cut, Journal, SimulatedDisk, Storage};
 
 use super::clients::Keys;
@@ -165,7 +165,7 @@ impl World<Zab> {
             };
             at = (word(0)?, word(1)?, word(2)?);
             let (bytes, sum) = bytes.split_last_chunk()?;
-            if u32::from_be_bytes(*sum) != checksum(bytes) {
+            if u64::from_be_bytes(*sum) != digest(bytes) {
                 return None;
             }
             keys = Keys::decode(bytes.get(24..)?)?;
@@ -644,6 +644,6 @@ fn table(record: &Record, keys: &Keys) -> Vec<u8> {
     let words = [record.zxid, record.epoch, record.time_ms];
     let mut bytes = words.map(u64::to_be_bytes).concat();
     bytes.extend(keys.encode());
-    bytes.extend(checksum(&bytes).to_be_bytes());
+    bytes.extend(digest(&bytes).to_be_bytes());
     bytes
 }
