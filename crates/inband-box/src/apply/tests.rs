@@ -346,3 +346,31 @@ fn equal_logs_make_equal_machines() {
     assert_eq!(restored, 15);
     assert!(longest > 5, "{longest}");
 }
+
+/// At a start the node then gets the table from the others. With another error it does not start.
+#[test]
+fn a_damaged_snapshot_is_said_to_be_damaged_wherever_the_damage_is() {
+    let mut log = Log::new();
+    log.one(Command::Open { chunks: 20_000 });
+    log.one(Command::Touch {
+        key: b"k",
+        exptime_s: 0,
+    });
+    log.machine.begin_snapshot();
+    let whole = log
+        .machine
+        .go_on_with_snapshot(usize::MAX / 2)
+        .expect("done");
+    let mut empty = || Machine::new(OWN, Table::new(20_000).expect("memory"));
+    empty().restore(&whole.bytes).expect("it is whole");
+    let mut others = Vec::new();
+    for bit in 0..8 * whole.bytes.len() {
+        let mut bytes = whole.bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        match empty().restore(&bytes) {
+            Err(MachineError::Damaged) => {}
+            other => others.push((bit, format!("{other:?}"))),
+        }
+    }
+    assert!(others.is_empty(), "{others:#?}");
+}
