@@ -14,7 +14,7 @@ use crate::registers::ORIGIN_ROLE;
 use crate::role::Record;
 use crate::sessions::Sessions;
 use crate::snapshot::Snapshot;
-use crate::store::{Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
+use crate::store::{digest_of_copy, Full, Item, Meta, Reader, Table, BINARY_KEY, STALE, WON};
 
 /// Expiry times up to this are relative to now, larger ones are dates, as in memcached.
 const RELATIVE_S_MAX: i32 = 60 * 60 * 24 * 30;
@@ -112,6 +112,12 @@ struct State {
     sessions: Sessions,
     /// The stream of each node's current session.
     streams: BTreeMap<u8, Stream>,
+}
+
+impl State {
+    fn digest(&self) -> u64 {
+        xxh3_64(&postcard::to_stdvec(self).expect("it can be encoded"))
+    }
 }
 
 pub struct Machine {
@@ -215,8 +221,7 @@ impl Machine {
 
     /// Returns a digest, which is the same for equal machines.
     pub fn digest(&self) -> u64 {
-        let state = postcard::to_stdvec(&self.state).expect("it can be encoded");
-        xxh3_64(&state).wrapping_add(self.table.digest())
+        self.state.digest().wrapping_add(self.table.digest())
     }
 
     /// Executes the next record.
@@ -657,12 +662,17 @@ impl Machine {
         if header.version != SNAPSHOT_VERSION {
             return Err(damaged());
         }
+        // Before anything of it is believed, such as how large the cluster's tables are.
+        let items_digest = digest_of_copy(items).ok_or_else(damaged)?;
+        if header.state.digest().wrapping_add(items_digest) != header.digest {
+            return Err(damaged());
+        }
         self.state.limit_chunks = None;
         if let Some(limit) = header.state.limit_chunks {
             self.limit(limit)?;
         }
         self.state = header.state;
-        let is_whole = self.table.replace(items) && self.digest() == header.digest;
+        let is_whole = self.table.replace(items);
         self.table.publish(self.state.applied, self.state.time_ms);
         is_whole.then_some(()).ok_or_else(damaged)
     }

@@ -15,7 +15,7 @@ mod table;
 
 pub use reader::{Reader, Tries};
 pub use region::Region;
-pub use table::{Full, Table};
+pub use table::{digest_of_copy, Full, Table};
 
 use crate::c;
 use crate::limits::KEY_LEN_BYTES_MAX;

@@ -439,6 +439,16 @@ fn decode<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8], Meta)> {
     Some((key, value, Meta::of_words(meta)))
 }
 
+/// Returns the digest of a table with the items of a copy; `None` if the copy is damaged.
+pub fn digest_of_copy(copy: &[u8]) -> Option<u64> {
+    let (mut rest, mut digest) = (copy, 0_u64);
+    while !rest.is_empty() {
+        let (key, value, meta) = decode(&mut rest)?;
+        digest = digest.wrapping_add(digest_of(key, value, &meta));
+    }
+    Some(digest)
+}
+
 fn digest_of(key: &[u8], value: &[u8], meta: &Meta) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&(key.len() as u64).to_le_bytes());
