@@ -208,7 +208,7 @@ impl Membership {
     }
 
     /// Returns the membership after the joining node has become a member.
-    pub(crate) fn with_joined(&self) -> Membership {
+    pub fn with_joined(&self) -> Membership {
         Membership {
             members: self.reach(),
             joining: 0,

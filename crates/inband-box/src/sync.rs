@@ -317,8 +317,9 @@ impl Node {
         self.resend_what_is_late(now, registers, role, out);
     }
 
-    /// Returns whether a node has everything that it can ever have acknowledged, so that it may count.
-    pub(crate) fn has_caught_up(&self, node: u8) -> bool {
+    /// If leading: returns whether a node has, as far as we know, everything that it can ever have acknowledged, so that it may
+    /// count.
+    pub fn has_caught_up(&self, node: u8) -> bool {
         let State::Leading(leading) = &self.state else {
             return false;
         };

@@ -361,7 +361,7 @@ fn a_damaged_snapshot_is_said_to_be_damaged_wherever_the_damage_is() {
         .machine
         .go_on_with_snapshot(usize::MAX / 2)
         .expect("done");
-    let mut empty = || Machine::new(OWN, Table::new(20_000).expect("memory"));
+    let empty = || Machine::new(OWN, Table::new(20_000).expect("memory"));
     empty().restore(&whole.bytes).expect("it is whole");
     let mut others = Vec::new();
     for bit in 0..8 * whole.bytes.len() {

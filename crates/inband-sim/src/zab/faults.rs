@@ -71,7 +71,13 @@ impl World<Zab> {
     fn may_lose(&self, node: u8) -> bool {
         let keep = self.with_logs() & !(1 << node);
         let hosts = self.system.node.values().flatten();
-        let mut memberships = hosts.map(|host| host.node.latest(&host.role));
+        let mut memberships = hosts.flat_map(|host| {
+            let latest = host.node.latest(&host.role);
+            // A leader makes it a member at any time, also if it does not know yet that the node has lost its memory.
+            let has_joined = host.node.has_caught_up(latest.joining);
+            let joined = has_joined.then(|| latest.with_joined());
+            std::iter::once(latest).chain(joined)
+        });
         // A change may be on its way to nodes that do not know of it yet.
         let changes = self.system.changes;
         let to = changes.filter(|(zxid, _)| *zxid > self.system.ledger.len());
