@@ -64,7 +64,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
 fn how_far(set: &AtomicU64) -> String {
     match set.load(Ordering::Relaxed) {
         0 => "nothing was imported".into(),
-        some => format!("{} are set; continue with --overwrite", keys(some)),
+        some => format!("at least {} are set; continue with --overwrite", keys(some)),
     }
 }
 

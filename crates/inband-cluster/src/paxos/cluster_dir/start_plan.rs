@@ -175,7 +175,6 @@ impl ClusterDir {
         if !spec.accept_loss {
             return Err(SupervisorError::Unclean {
                 dir: self.path.clone(),
-                epoch: last.epoch,
             });
         }
         if !missing.is_empty() && !spec.accept_missing_replicas {

@@ -83,15 +83,11 @@ pub enum SupervisorError {
     },
     /// The last stop was not clean, so what was chosen cannot be known.
     #[error(
-        "the cluster in {dir} was not stopped cleanly: its acceptors kept votes of epoch {epoch} in \
+        "the cluster in {dir} was not stopped cleanly: its acceptors kept their votes in \
          memory only and are gone, so what they had decided last cannot be known; use \
          --accept-loss to continue from the most advanced replica"
     )]
-    Unclean {
-        dir: PathBuf,
-        /// The epoch that was lost.
-        epoch: u32,
-    },
+    Unclean { dir: PathBuf },
     /// Stopping now would lose acknowledged writes.
     #[error(
         "not stopped, because writes that clients were told are done would be lost: {0}; or stop it in any case with \
