@@ -96,3 +96,39 @@ fn a_node_says_it_has_only_what_is_on_disk() {
         "it told its leader that it has everything up to {claimed}, and has {of_epoch_67} records of this epoch on disk"
     );
 }
+
+/// The next leader's announcement, its records and the news that they are committed may arrive in one turn.
+#[test]
+fn records_that_are_committed_before_they_are_synced_replace_others_on_disk() {
+    let stored = Stored {
+        promise: 1,
+        session: 4,
+        has_log: true,
+        new_id: 0,
+        founders: FOUNDERS,
+    };
+    let (role, disk) = (inband_box::soft::soft(1, 64), SimulatedDisk::new());
+    let opened = LogOnDisk::open(Box::new(disk.clone()), 1, 0);
+    let mut log = opened.expect("an empty disk").0;
+    let mut node = started(Start::WithLog, stored, &role);
+    node.keep_log(log.durable(), &role);
+    arrives(&mut node, &role, lead(2, 34));
+    for zxid in 1..=10 {
+        arrives(&mut node, &role, propose(2, 34, zxid, 2.min(zxid - 1)));
+    }
+    syncs(&mut node, &role, &mut log);
+
+    arrives(&mut node, &role, lead(3, 67));
+    for zxid in 3..=6 {
+        arrives(&mut node, &role, propose(3, 67, zxid, zxid - 1));
+    }
+    assert_eq!((role.view().matched, role.view().committed), (6, 5));
+    syncs(&mut node, &role, &mut log);
+
+    // It is started again; no power fails.
+    drop(log);
+    let (_, replayed) = LogOnDisk::open(Box::new(disk), 1, 0).expect("whole");
+    let found: Vec<_> = replayed.records.iter().map(|r| (r.zxid, r.epoch)).collect();
+    let right = [(1, 34), (2, 34), (3, 67), (4, 67), (5, 67), (6, 67)];
+    assert_eq!(found, right, "committed up to {}", replayed.committed);
+}
