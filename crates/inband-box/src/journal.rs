@@ -121,13 +121,17 @@ impl LogOnDisk {
                 what: format!("its records do not continue the table, which ends with {table}"),
             });
         }
+        let replaceable = replayed
+            .records
+            .iter()
+            .filter(|r| r.zxid > replayed.committed);
         let log = LogOnDisk {
             journal,
             node,
             durable: replayed.committed,
             at: (0, Mode::Idle),
-            base: table + 1,
-            epochs: replayed.records.iter().map(|r| r.epoch).collect(),
+            base: replayed.committed + 1,
+            epochs: replaceable.map(|r| r.epoch).collect(),
         };
         Ok((log, replayed))
     }
@@ -141,6 +145,16 @@ impl LogOnDisk {
     /// is.
     pub fn needs_checkpoint(&self, table_bytes: u64) -> bool {
         self.journal.len_bytes() > CHECKPOINT_BYTES.max(table_bytes)
+    }
+
+    /// Returns the first record up to `zxid` that is not on disk as the role has it. For checks: a node must not tell others
+    /// that it has more.
+    pub fn first_missing(&self, role: &impl Role, zxid: u64) -> Option<u64> {
+        let is_missing = |at: &u64| {
+            let record = role.read(*at);
+            record.is_some_and(|record| self.epoch_of(*at) != Some(record.epoch))
+        };
+        (self.base..=zxid).find(is_missing)
     }
 
     fn epoch_of(&self, zxid: u64) -> Option<u64> {
@@ -162,9 +176,10 @@ impl LogOnDisk {
         };
         let mut durable = self.durable;
         if self.at != (view.epoch, view.mode) {
-            // Records after this may be replaced in this epoch.
+            // Records from `base` on may have been replaced in this epoch, also those that are committed by now; but not those
+            // that the role has no more, since they are applied.
             self.at = (view.epoch, view.mode);
-            durable = durable.min(view.committed);
+            durable = durable.min(self.base.max(view.first) - 1);
         }
         while durable < upto {
             let zxid = durable + 1;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use inband_box::control::Control;
 use inband_box::journal::LogOnDisk;
 use inband_box::membership::{ids, Membership};
 use inband_box::node::{Config, Doing, Node, Out, Start, To};
@@ -19,6 +20,8 @@ use crate::{System, Time, World};
 
 /// A packet reaches the process less than this after the role passes it.
 pub(super) const PASS_NS: Time = 50_000;
+/// A process may handle several packets before it syncs its log, in a turn of less than this.
+const TURN_NS: Time = 8 * PASS_NS;
 
 pub(super) struct NodeHost {
     pub role: Soft<inband_box::Zab>,
@@ -35,6 +38,8 @@ pub(super) struct NodeHost {
     pub ready: Vec<(u64, u64)>,
     pub start: u64,
     advances: u64,
+    /// Until then the process handles packets before it syncs its log.
+    turn_ends_at: Time,
     /// In which epoch it led, and up to where, when it was checked who has what is committed.
     pub checked: (u64, u64),
     pub log: Option<LogOnDisk>,
@@ -126,6 +131,7 @@ impl World<Zab> {
             ready: Vec::new(),
             start: self.system.starts,
             advances: 0,
+            turn_ends_at: 0,
             checked: (0, 0),
             log,
         };
@@ -360,10 +366,10 @@ impl World<Zab> {
             return self.broken(Invariant::Liveness, what);
         }
         self.perform(id, out);
-        self.make_durable(id);
-        self.check_commits(id);
-        self.look_at(id);
-        self.apply(id);
+        let may_handle_more = snapshot.is_none() && !begins_again;
+        if !may_handle_more || !self.goes_on_with_its_turn(id) {
+            self.turn_ends(id);
+        }
         if begins_again {
             self.stats.count("nodes that began again", 1);
             self.stop_node(id);
@@ -380,6 +386,31 @@ impl World<Zab> {
             let due = host.node.due(now, &host.role);
             self.sleep(Host(id), due.max(now + 1));
         }
+    }
+
+    /// Returns whether a process may handle more packets before it syncs its log.
+    fn goes_on_with_its_turn(&mut self, id: u8) -> bool {
+        let now = self.now;
+        let Some(Some(host)) = self.system.node.get_mut(&id) else {
+            return false;
+        };
+        if now <= host.turn_ends_at {
+            return now < host.turn_ends_at;
+        }
+        let begins = host.log.is_some() && self.rng.hosts.below(2) == 0;
+        if begins {
+            host.turn_ends_at = now + 1 + self.rng.hosts.below(TURN_NS);
+            let at = host.turn_ends_at;
+            self.at(at, Event::TurnEnds(Host(id)));
+        }
+        begins
+    }
+
+    pub(super) fn turn_ends(&mut self, id: u8) {
+        self.make_durable(id);
+        self.check_commits(id);
+        self.look_at(id);
+        self.apply(id);
     }
 
     /// A node that is told to stop hands over its lead. Returns whether it may stop.
@@ -487,11 +518,38 @@ impl World<Zab> {
         let gate = gate();
         for (to, mut packet) in packets {
             gate.sign(&mut packet);
+            self.check_claim(id, &packet);
             self.remember_acknowledged(&packet);
             match to {
                 To::Node(to) => self.send(Host(id), Host(to), packet),
                 To::Others => self.send_to_others(id, &packet),
             }
+        }
+    }
+
+    /// Checks what a node tells its leader.
+    fn check_claim(&mut self, id: u8, packet: &[u8]) {
+        let Some(Some(host)) = self.system.node.get(&id) else {
+            return;
+        };
+        let (Some(log), Ok((header, value))) = (&host.log, wire::parse(packet)) else {
+            return;
+        };
+        let claimed = match header.kind {
+            wire::Type::Ack => Some(header.zxid),
+            wire::Type::Control => match Control::decode(&header, value) {
+                Some(Control::Joined(joined)) => Some(joined.matched),
+                _ => None,
+            },
+            _ => None,
+        };
+        let missing = claimed.and_then(|zxid| log.first_missing(&host.role, zxid));
+        if let Some(missing) = missing {
+            let what = format!(
+                "node {id} says in epoch {} that it has {claimed:?}, and {missing} is not on its disk",
+                header.epoch
+            );
+            self.broken(Invariant::OnDisk, what);
         }
     }
 

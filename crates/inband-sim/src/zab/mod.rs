@@ -64,6 +64,7 @@ listed! {
         Quorum = "a record is committed by as many members as the log says at its place",
         OneChange = "members change one at a time, and no id is given twice",
         NothingLost = "a leader has every record that was committed",
+        OnDisk = "with its log on disk, a node says of no record that it has it before it is there",
         OneLeader = "an epoch has one leader",
         Linearizable = "strong reads and writes of a key are linearizable",
         Prefix = "a local read sees the state after some prefix of the log, never an older one than before",
@@ -96,6 +97,8 @@ pub enum Event {
     Passed(Host, Vec<u8>),
     /// A process is woken by its role.
     Advanced(Host),
+    /// A process has handled all packets of its turn.
+    TurnEnds(Host),
     /// A process gets a datagram that its role passed: node, client, token, text.
     Datagram(Host, u8, u64, Vec<u8>),
     /// A promise is on the disk of the node that had this start, which took this long; the packets may leave now.
@@ -327,6 +330,7 @@ impl System for Zab {
             }
             Event::Stops(host, start, by) => world.stops(host.0, start, by),
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
+            Event::TurnEnds(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Checkpoint(host) => world.checkpoint(host.0),
             Event::Request(number) => world.client_thinks(number),
@@ -342,6 +346,7 @@ impl System for Zab {
             | Event::Stored(host, ..)
             | Event::Stops(host, ..)
             | Event::Advanced(host)
+            | Event::TurnEnds(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),
             Event::Request(_) | Event::GiveUp(..) | Event::Operator => None,
