@@ -9,6 +9,7 @@ mod peers;
 mod pool;
 mod python;
 mod scale;
+mod tasks;
 mod testbed;
 
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ pub struct FalconArgs {
     /// Seed for Poisson arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// `peers`: a Python interpreter with some or all of Ray, Dask and Inband's package. By default an environment is
+    /// `peers`, `python`: a Python interpreter with some or all of Ray, Dask and Inband's package. By default an environment is
     /// created in the user's cache directory.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
@@ -65,13 +66,20 @@ enum Figure {
     Testbed,
     /// Ray and Dask compared with Inband: the highest load that each sustains, and the delay at that load.
     Peers,
+    /// Empty tasks per second and long arrays through Python's Executor, compared with ProcessPoolExecutor, Dask and Ray.
+    Python,
     /// 1,000 nodes of 32 executors, simulated: the real role compared with other schedulers.
     Scale,
     /// All of them.
     All,
 }
 
-const FIGURES: [Figure; 3] = [Figure::Testbed, Figure::Peers, Figure::Scale];
+const FIGURES: [Figure; 4] = [
+    Figure::Testbed,
+    Figure::Peers,
+    Figure::Python,
+    Figure::Scale,
+];
 
 const BENCH: &str = "falcon";
 /// As in the paper.
@@ -179,6 +187,7 @@ fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {
     match figure {
         Figure::Testbed => delay::measure(run, output),
         Figure::Peers => peers::measure(run, output),
+        Figure::Python => tasks::measure(run, output),
         Figure::Scale => scale::measure(run, output),
         Figure::All => Ok(()),
     }
