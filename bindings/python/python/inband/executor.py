@@ -286,7 +286,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         wishes: "_Wishes",
         after: "Sequence[Future]",
         fn: Callable[..., Any],
-        args: Sequence[Any],
+        args: "tuple[Any, ...]",
         kwargs: "dict[str, Any]",
     ) -> "Future":
         if not self._is_of_this_process():
@@ -322,21 +322,25 @@ class Executor(_Maps, concurrent.futures.Executor):
                 self._ended.wait()
             self._callbacks.wait()
 
-    def _on_event(self, job: int, task: int, kind: int, said: bytes) -> None:
+    def _on_events(self, events: "Sequence[tuple[int, int, int, bytes]]") -> None:
         with self._lock:
-            future = self._futures.get((job, task))
-        if future is None:
-            return
-        if kind == _STARTED:
-            future._become_running()
-            return
-        future._executor = None
+            futures = [self._futures.get((job, task)) for job, task, _, _ in events]
+        ended = []
         try:
-            _tell(future, kind, said)
+            for future, (_, _, kind, said) in zip(futures, events):
+                if future is None:
+                    continue
+                if kind == _STARTED:
+                    future._become_running()
+                    continue
+                ended.append(future._task)
+                future._executor = None
+                _tell(future, kind, said)
         finally:
             # Only now, because `shutdown` waits for the remaining futures.
             with self._lock:
-                del self._futures[job, task]
+                for task in ended:
+                    self._futures.pop(task, None)
                 if not self._futures:
                     _busy.discard(self)
 
@@ -390,8 +394,10 @@ def _hear(
             if hearer is None:
                 client.close()
                 break
-            for event in events:
-                hearer._on_event(*event)
+            if events:
+                hearer._on_events(events)
+            # Otherwise results would live until the next events.
+            del events
             hearer._end()
             del hearer
     finally:

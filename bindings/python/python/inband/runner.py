@@ -50,12 +50,15 @@ def main() -> None:
         call = calls.read(length)
         if len(call) < length:
             break
-        answered = answer(call, output)
+        first, rest = answer(call, output)
+        del call
         if os.getpid() != process:  # a child that the task forked: its parent answers
             return
-        answers.write(struct.pack("<I", len(answered)) + answered)
+        # A short answer in one piece, a long one without another copy.
+        answers.write(struct.pack("<IB", 1 + len(rest), first))
+        answers.write(rest)
         answers.flush()
-        if answered[0] & LAST:
+        if first & LAST:
             break
 
 
