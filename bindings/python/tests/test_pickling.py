@@ -27,7 +27,9 @@ def by_value(source, **known):
     return known["f"]
 
 
-def call(pickled):
+def call(dumped):
+    pickled, file = dumped
+    assert file is None
     function, args, kwargs = pickle.loads(pickled)
     return function(*args, **kwargs)
 
@@ -40,7 +42,7 @@ def test_a_constant_function_is_pickled_and_unpickled_once():
     function = by_value("def f(a, b=2): return a * b * k + m.floor(1.5)", k=3, m=math)
     assert is_constant(function)
     one, other = (pickling.dump_call(function, (n,), {}) for n in (1, 2))
-    assert pickle.loads(one)[0] is pickle.loads(other)[0]
+    assert pickle.loads(one[0])[0] is pickle.loads(other[0])[0]
     assert [call(one), call(other)] == [7, 13]
 
 
@@ -84,7 +86,7 @@ def test_functions_of_modules_are_pickled_by_name():
 
 def test_values_of_every_kind_come_back():
     for value in (None, True, 1 << 80, 1.5, 2j, "a", b"b", [1], {"a": (b"c",)}, math, scaled):
-        assert pickle.loads(pickling.dumps(value)) == value
+        assert pickle.loads(pickling.dump_result(value, None)) == value
     with Executor(max_workers=1) as executor:
         assert executor.submit(scaled, 1, more=[]).exception(30) is not None
         kept = [executor.submit(by_value("def f(n, k=2): return n * k"), n) for n in range(20)]

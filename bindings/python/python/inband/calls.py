@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Sequence
 import cloudpickle
 
 from .output import KeptOutput, Printed
-from .pickling import dump_call, dumps
+from .pickling import dump_call, dump_result
 
 __all__ = ["EXCEPTION", "LAST", "RESULT", "TEXT", "Preparation", "RemoteTraceback", "answer", "dump_call", "load_answer"]
 
@@ -90,11 +90,11 @@ def _prepare(key: bytes, pickled: Optional[bytes], tasks_max: Optional[int]) -> 
     return tasks_max is not None and tasks + 1 >= tasks_max
 
 
-def answer(call: bytes, output: KeptOutput) -> tuple[int, bytes]:
+def answer(call: bytes, output: KeptOutput, arrays: Optional[str]) -> tuple[int, bytes]:
     """Make the call. Returns the first byte of its answer and the rest, including the output. Exceptions are part of the
-    answer, as with the executors of `concurrent.futures`."""
+    answer, as with the executors of `concurrent.futures`. `arrays`: see `shared`."""
     output.take()  # of threads left by an earlier task
-    first, pickled = _result(call)
+    first, pickled = _result(call, arrays)
     text = output.take()
     if text and len(pickled) < _WITH_OUTPUT_LEN_MAX:
         pickled = pickle.dumps(Printed(text, pickled), protocol=pickle.HIGHEST_PROTOCOL)
@@ -109,7 +109,7 @@ def load_answer(pickled: bytes) -> tuple[Any, str]:
     return answered, ""
 
 
-def _result(call: bytes) -> tuple[int, bytes]:
+def _result(call: bytes, arrays: Optional[str]) -> tuple[int, bytes]:
     last, process = 0, os.getpid()
     try:
         parts = pickle.loads(call)
@@ -120,7 +120,7 @@ def _result(call: bytes) -> tuple[int, bytes]:
             last = LAST if _prepare(*wishes) else 0
             parts = pickle.loads(call)
         function, args, kwargs = parts
-        return RESULT | last, dumps(function(*args, **kwargs))
+        return RESULT | last, dump_result(function(*args, **kwargs), arrays)
     except BaseException as exception:  # including SystemExit: a task must not end the interpreter
         if os.getpid() != process:  # a child that the task forked ends as any script
             raise

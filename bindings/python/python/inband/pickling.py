@@ -16,6 +16,8 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optio
 
 import cloudpickle
 
+from . import shared
+
 _Function = Callable[..., Any]
 
 #: Types of values without references to others.
@@ -80,20 +82,24 @@ def are_atoms(values: Iterable[Any]) -> bool:
     return _ATOMS.issuperset(map(type, values))
 
 
-def dumps(value: Any) -> bytes:
-    """Like `cloudpickle.dumps`."""
-    if type(value) in _ATOMS:
+def dump_result(value: Any, arrays: Optional[str]) -> bytes:
+    """A pickle of this value, which can be loaded once. `arrays`: see `shared`."""
+    if type(value) in _ATOMS and not shared.is_long(value):
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return cloudpickle.dumps(value)
+    return shared.dump_result(value, arrays)
 
 
-def dump_call(function: _Function, args: "tuple[Any, ...]", kwargs: Mapping[str, Any]) -> bytes:
-    """A pickle of the function and its arguments."""
-    if are_atoms(args) and are_atoms(kwargs.values()):
+def dump_call(
+    function: _Function, args: "tuple[Any, ...]", kwargs: Mapping[str, Any], arrays: Optional[str] = None
+) -> "tuple[bytes, Optional[str]]":
+    """A pickle of the function and its arguments, and the file of their long parts. `arrays`: see `shared`."""
+    if any(map(shared.is_long, args)):
+        args = tuple(shared.LongBytes(value) if shared.is_long(value) else value for value in args)
+    elif are_atoms(args) and are_atoms(kwargs.values()):
         sent = _sent(function)
         if sent is not None:
-            return pickle.dumps((sent, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
-    return cloudpickle.dumps((function, args, dict(kwargs)))
+            return pickle.dumps((sent, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL), None
+    return shared.dump_call((function, args, dict(kwargs)), arrays)
 
 
 def _sent(function: _Function) -> Any:

@@ -14,7 +14,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, TextIO
 
 import cloudpickle
 
@@ -22,28 +22,28 @@ import cloudpickle
 LONG_LEN_MIN = 256 << 10
 
 _MEMORY = "/dev/shm"
-_PREFIX = "inband-"
+_PREFIX = "inband-falcon-"
 # In a directory that `make_directory` has made.
 _LOCK, _ARRAYS = "lock", "arrays"
 
 
-def make_directory() -> "tuple[str, Optional[int]]":
-    """Make a directory for a cluster's key and, where that is possible, for arrays. Returns it with a descriptor, which is
-    open for as long as the directory is used."""
+def make_directory() -> "tuple[str, Optional[TextIO]]":
+    """Make a directory for a cluster's key and, where that is possible, for arrays. Returns it with a file that is open for
+    as long as the directory is used."""
     if not os.access(_MEMORY, os.W_OK):
         return tempfile.mkdtemp(prefix=_PREFIX), None
     _remove_abandoned()
     directory = tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY)
-    lock = os.open(os.path.join(directory, _LOCK), os.O_CREAT | os.O_RDWR, 0o600)
+    lock = open(os.path.join(directory, _LOCK), "w", encoding="ascii")
     fcntl.flock(lock, fcntl.LOCK_EX)
     os.mkdir(os.path.join(directory, _ARRAYS), 0o700)
     return directory, lock
 
 
-def remove_directory(directory: str, lock: Optional[int]) -> None:
+def remove_directory(directory: str, lock: Optional[TextIO]) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     if lock is not None:
-        os.close(lock)
+        lock.close()
 
 
 def _remove_abandoned() -> None:
@@ -54,12 +54,9 @@ def _remove_abandoned() -> None:
                 continue
             # One that has no lock yet is just being made.
             with contextlib.suppress(OSError):
-                lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR)
-                try:
+                with open(os.path.join(entry.path, _LOCK), encoding="ascii") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(entry.path, ignore_errors=True)
-                finally:
-                    os.close(lock)
 
 
 def arrays_of(key_file: Optional[str]) -> Optional[str]:
