@@ -20,6 +20,8 @@ import cloudpickle
 
 #: Shorter ones are part of the pickle.
 LONG_LEN_MIN = 256 << 10
+#: What is longer in all is refused, as it is by clusters on other machines.
+LONG_LEN_MAX = 256 << 20
 
 _MEMORY = "/dev/shm"
 _PREFIX = "inband-falcon-"
@@ -120,6 +122,8 @@ def _dump(value: Any, arrays: Optional[str], load: Callable[..., Any]) -> "tuple
     pickled = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=is_part)
     if not long:
         return pickled, None
+    if len(pickled) + sum(part.nbytes for part in long) > LONG_LEN_MAX:
+        return cloudpickle.dumps(value), None
     try:
         path = _write(arrays, long)
     except OSError:  # there is no room
