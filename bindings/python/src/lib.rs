@@ -5,6 +5,7 @@ mod memory;
 // The C library's functions are exported from this library too; `inband.log` calls them with ctypes.
 use inband as _;
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ use pyo3::types::PyBytes;
 
 /// Time limit for a scheduler to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// A call up to this length is submitted without releasing the GIL: getting it back takes longer.
+const SHORT_CALL_LEN_BYTES: usize = 16 << 10;
 
 /// The kinds of events from `Client.wait`; must match `executor.py`.
 #[derive(Clone, Copy)]
@@ -142,8 +146,7 @@ impl Client {
         asked.map_err(|error| PyConnectionError::new_err(error.to_string()))
     }
 
-    /// Submits a pickled call as a separate job, to run after those jobs. Releases the GIL, because the call may be
-    /// large.
+    /// Submits a pickled call as a separate job, to run after those jobs.
     fn submit(
         &self,
         py: Python<'_>,
@@ -158,7 +161,7 @@ impl Client {
         let worker = worker.map(|worker| number("worker", worker, u16::MAX));
         let worker = worker.transpose()?;
         let limit = timeout_ms.map(Duration::from_millis);
-        let submitted = py.detach(|| {
+        let submit = || {
             let spec = TaskSpec {
                 priority,
                 resource,
@@ -167,7 +170,12 @@ impl Client {
             };
             let after: Vec<JobId> = after.into_iter().map(JobId).collect();
             node.submit(vec![spec], &after, limit)
-        });
+        };
+        let submitted = if call.len() <= SHORT_CALL_LEN_BYTES {
+            submit()
+        } else {
+            py.detach(submit)
+        };
         let JobId(job) = submitted.map_err(value_error)?;
         Ok((job, 0))
     }
@@ -186,10 +194,10 @@ impl Client {
         Ok(py.detach(|| node.kill(TaskId { user, job, task })))
     }
 
-    /// Waits for events: job, task, kind, and bytes.
+    /// Waits for events: job, task, kind, and bytes. Of a task that is done, only its end.
     fn wait<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Vec<EventTuple<'py>>> {
         let node = self.node()?;
-        let events = py.detach(|| node.wait(Duration::from_millis(timeout_ms)));
+        let events = py.detach(|| without_past(node.wait(Duration::from_millis(timeout_ms))));
         let told = events.into_iter().map(|event| {
             let (id, kind, said) = told(event);
             (id.job, id.task, kind as u8, PyBytes::new(py, &said))
@@ -216,6 +224,19 @@ fn number<T: TryFrom<i64> + PartialOrd + Display>(name: &str, value: i64, most: 
 
 /// Job, task, kind, and bytes.
 type EventTuple<'py> = (u32, u32, u8, Bound<'py, PyBytes>);
+
+/// Leaves out the starts of tasks whose ends are there too.
+fn without_past(mut events: Vec<Event>) -> Vec<Event> {
+    let ended: HashSet<TaskId> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Done(id, _) => Some(*id),
+            Event::Started(_) => None,
+        })
+        .collect();
+    events.retain(|event| !matches!(event, Event::Started(id) if ended.contains(id)));
+    events
+}
 
 fn told(event: Event) -> (TaskId, Kind, Vec<u8>) {
     let text = |failure: &Failure| failure.to_string().into_bytes();

@@ -10,6 +10,7 @@ mod pool;
 mod python;
 mod scale;
 mod scheduler;
+mod tasks;
 mod testbed;
 mod virtual_worker;
 
@@ -52,7 +53,7 @@ pub struct FalconArgs {
     /// Seed for Poisson arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// `peers`: a Python interpreter with some or all of Ray, Dask and Inband's package. By default an environment is
+    /// `peers`, `python`: a Python interpreter with some or all of Ray, Dask and Inband's package. By default an environment is
     /// created in the user's cache directory.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
@@ -69,16 +70,19 @@ enum Figure {
     Scheduler,
     /// Ray and Dask compared with Inband: the highest load that each sustains, and the delay at that load.
     Peers,
+    /// Empty tasks per second and long arrays through Python's Executor, compared with ProcessPoolExecutor, Dask and Ray.
+    Python,
     /// 1,000 nodes of 32 executors, simulated: the real role compared with other schedulers.
     Scale,
     /// All of them.
     All,
 }
 
-const FIGURES: [Figure; 4] = [
+const FIGURES: [Figure; 5] = [
     Figure::Testbed,
     Figure::Scheduler,
     Figure::Peers,
+    Figure::Python,
     Figure::Scale,
 ];
 
@@ -190,6 +194,7 @@ fn measure(figure: Figure, run: &Run<'_>, output: &mut Output) -> Result<()> {
         Figure::Testbed => delay::measure(run, output),
         Figure::Scheduler => scheduler::measure(run, output),
         Figure::Peers => peers::measure(run, output),
+        Figure::Python => tasks::measure(run, output),
         Figure::Scale => scale::measure(run, output),
         Figure::All => Ok(()),
     }

@@ -237,7 +237,7 @@ fn kernel() -> String {
     format!("Linux {}", release.trim())
 }
 
-fn cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
 }
 

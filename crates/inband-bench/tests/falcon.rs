@@ -97,6 +97,49 @@ fn held(results: &Value) -> usize {
     2 + usize::from(rust_holds)
 }
 
+/// Systems that answer as `tasks.py` does.
+const FAKE_TASKS: &str = r#"#!/bin/sh
+[ "$3" = ray ] && { echo "no module named ray" >&2; exit 1; }
+[ "$3" = inband ] && echo '{"metric": "cpu_us", "variant": "scheduler", "value": 12.0}'
+[ "$3" = inband ] && rate=300 || rate=600
+echo '{"metric": "tasks_per_s", "variant": "submit", "value": '$rate'}'
+echo '{"metric": "array_mb_per_s", "variant": "numpy", "value": 500.0}'
+echo '{"metric": "copy_mb_per_s", "variant": "", "value": 2000.0}'
+"#;
+
+#[test]
+fn empty_tasks_and_arrays_stand_beside_other_executors_and_a_copy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let python = dir.path().join("python");
+    inband_testing::write_script(&python, FAKE_TASKS);
+    let results = bench("python", &["--python", &python.to_string_lossy()]);
+    assert_eq!(
+        values(&results, "tasks_per_s", "submit"),
+        [300.0, 600.0, 600.0]
+    );
+    assert_eq!(values(&results, "cpu_us", "scheduler"), [12.0]);
+    let rows = results["rows"].as_array().expect("rows");
+    let beside = |metric: &str, system: &str| {
+        let is_it = |row: &&Value| row["metric"] == metric && row["backend"] == system;
+        let row = rows.iter().find(is_it).expect("a row");
+        (row["baseline"]["name"].clone(), row["ratio"].clone())
+    };
+    assert_eq!(
+        beside("tasks_per_s", "Inband"),
+        ("ProcessPoolExecutor".into(), 0.5.into())
+    );
+    assert_eq!(beside("tasks_per_s", "Dask"), ("Inband".into(), 2.0.into()));
+    assert_eq!(
+        beside("array_mb_per_s", "Inband"),
+        ("a copy in memory".into(), 0.25.into())
+    );
+    let notes = results["notes"].to_string();
+    assert!(
+        notes.contains("SKIPPED Ray") && notes.contains("no module named ray"),
+        "{notes}"
+    );
+}
+
 #[test]
 fn large_clusters_are_simulated() {
     let results = bench("scale", &[]);

@@ -256,6 +256,11 @@ impl<A: Clone + PartialEq> Client<A> {
         self.tasks.len()
     }
 
+    /// Returns the number of SUBMITs with tasks of which nothing is known yet.
+    pub fn submits_open(&self) -> usize {
+        self.submits.len()
+    }
+
     pub fn counters(&self) -> Counters {
         self.counters
     }

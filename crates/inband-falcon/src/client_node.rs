@@ -34,6 +34,9 @@ const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Longest sleep of the thread.
 const IDLE_MAX_NS: Nanos = 100 * MS;
+/// With more SUBMITs unanswered, new ones may wait for the thread, which the answers wake, and leave together. Fewer leave
+/// at once, because executors may be waiting for them.
+const UNANSWERED_MAX: usize = 16;
 /// Interval at which a scheduler that does not answer is asked again.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -217,7 +220,10 @@ impl ClientNode {
         let mut core = self.shared.lock();
         let due = core.client.due();
         let job = core.client.submit(now, specs, after, deadline)?;
-        core.settle(&self.shared);
+        core.act(&self.shared);
+        if core.client.submits_open() <= UNANSWERED_MAX {
+            core.flush();
+        }
         if core.client.due() < due {
             // The thread may be sleeping for longer than that.
             self.shared.waker.wake()?;

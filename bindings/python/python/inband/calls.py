@@ -6,11 +6,14 @@ import os
 import pickle
 import traceback
 from collections import OrderedDict
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import cloudpickle
 
 from .output import KeptOutput, Printed
+from .pickling import dump_call, dump_result
+
+__all__ = ["EXCEPTION", "LAST", "RESULT", "TEXT", "Preparation", "RemoteTraceback", "answer", "dump_call", "load_answer"]
 
 #: First byte of an answer.
 RESULT, EXCEPTION, TEXT = 0, 1, 2
@@ -65,11 +68,6 @@ class Preparation:
         return pickle.dumps((*self._wishes, call), protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def dump_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """A pickled call, the input of `answer`."""
-    return cloudpickle.dumps((function, tuple(args), dict(kwargs)))
-
-
 def _initialize(pickled: bytes) -> None:
     from .errors import InitializerFailed
 
@@ -92,15 +90,15 @@ def _prepare(key: bytes, pickled: Optional[bytes], tasks_max: Optional[int]) -> 
     return tasks_max is not None and tasks + 1 >= tasks_max
 
 
-def answer(call: bytes, output: KeptOutput) -> bytes:
-    """Make the call and return its answer, including the output. Exceptions are part of the answer, as with the
-    executors of `concurrent.futures`."""
+def answer(call: bytes, output: KeptOutput, arrays: Optional[str]) -> tuple[int, bytes]:
+    """Make the call. Returns the first byte of its answer and the rest, including the output. Exceptions are part of the
+    answer, as with the executors of `concurrent.futures`. `arrays`: see `shared`."""
     output.take()  # of threads left by an earlier task
-    first, pickled = _result(call)
+    first, pickled = _result(call, arrays)
     text = output.take()
     if text and len(pickled) < _WITH_OUTPUT_LEN_MAX:
         pickled = pickle.dumps(Printed(text, pickled), protocol=pickle.HIGHEST_PROTOCOL)
-    return bytes([first]) + pickled
+    return first, pickled
 
 
 def load_answer(pickled: bytes) -> tuple[Any, str]:
@@ -111,7 +109,7 @@ def load_answer(pickled: bytes) -> tuple[Any, str]:
     return answered, ""
 
 
-def _result(call: bytes) -> tuple[int, bytes]:
+def _result(call: bytes, arrays: Optional[str]) -> tuple[int, bytes]:
     last, process = 0, os.getpid()
     try:
         parts = pickle.loads(call)
@@ -122,7 +120,7 @@ def _result(call: bytes) -> tuple[int, bytes]:
             last = LAST if _prepare(*wishes) else 0
             parts = pickle.loads(call)
         function, args, kwargs = parts
-        return RESULT | last, cloudpickle.dumps(function(*args, **kwargs))
+        return RESULT | last, dump_result(function(*args, **kwargs), arrays)
     except BaseException as exception:  # including SystemExit: a task must not end the interpreter
         if os.getpid() != process:  # a child that the task forked ends as any script
             raise

@@ -5,19 +5,18 @@ from __future__ import annotations
 import atexit
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from concurrent.futures._base import CANCELLED, PENDING, RUNNING
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar
 
-from . import _native
+from . import _native, shared
 from .callbacks import Callbacks
 from .calls import EXCEPTION, Preparation, dump_call, load_answer
 from .errors import DependencyFailed, ExecutorsLost, InterpreterEnded
@@ -64,6 +63,8 @@ class Future(concurrent.futures.Future):
     _client: _native.Client
     _callbacks: Callbacks
     _output = ""
+    # Of the long parts of its call.
+    _file: Optional[str] = None
 
     @property
     def output(self) -> str:
@@ -113,6 +114,12 @@ class Future(concurrent.futures.Future):
         # Called by the thread that receives results.
         for callback in self._done_callbacks:
             self._callbacks.add(functools.partial(callback, self))
+
+    def _forget_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # it has gone with the directory
+                os.unlink(file)
 
     def _become_running(self) -> None:
         with self._condition:
@@ -176,6 +183,9 @@ class Executor(_Maps, concurrent.futures.Executor):
     worker: the number of the preferred worker, for schedulers with locality.
     timeout: seconds after which a task that is not done fails with `TimeoutError`.
 
+    Arrays (whatever pickles as `pickle.PickleBuffer`) and bytes of 256 KiB or more reach executors that were started here,
+    and come back from them, in shared memory (/dev/shm), if it has room.
+
     Calls, arguments and results are pickled with cloudpickle, so functions of `__main__`, lambdas and closures can be
     submitted. A call's output to stdout or stderr goes to the stderr of the process that runs it: this process for local
     executors, the worker on a cluster. The end of its output to `sys.stdout` is also returned, as `Future.output`. A task
@@ -220,19 +230,21 @@ class Executor(_Maps, concurrent.futures.Executor):
         if max_workers is not None and max_workers < 1:
             raise ValueError(f"max_workers is {max_workers}; at least 1 is needed")
         self._cluster: Optional[_native.LocalCluster] = None
+        self._arrays: Optional[str] = None
         if address:
             key_file = key_file or os.environ.get("INBAND_FALCON_KEY_FILE")
             self._client = _native.Client(address, os.fspath(key_file) if key_file else None)
         else:
             # Modules that can be imported here must be importable there.
             path = os.pathsep.join(sys.path)
-            self._key_dir = tempfile.mkdtemp(prefix="inband-")
+            self._key_dir, self._key_dir_lock = shared.make_directory()
             key_file = os.path.join(self._key_dir, "key")
             try:
                 self._cluster = _native.LocalCluster(max_workers or os.cpu_count() or 1, sys.executable, path, key_file)
             except BaseException:
-                shutil.rmtree(self._key_dir, ignore_errors=True)
+                shared.remove_directory(self._key_dir, self._key_dir_lock)
                 raise
+            self._arrays = shared.arrays_of(key_file)
             self._client = self._cluster.client()
         self._wishes = _wishes(priority, resource, worker, timeout)
         self._process = os.getpid()
@@ -286,23 +298,28 @@ class Executor(_Maps, concurrent.futures.Executor):
         wishes: "_Wishes",
         after: "Sequence[Future]",
         fn: Callable[..., Any],
-        args: Sequence[Any],
+        args: "tuple[Any, ...]",
         kwargs: "dict[str, Any]",
     ) -> "Future":
         if not self._is_of_this_process():
             raise RuntimeError("this process was forked from the one that has made this executor; make another one here")
-        call = dump_call(fn, args, kwargs)
+        call, file = dump_call(fn, args, kwargs, self._arrays)
         if self._preparation is not None:
             call = self._preparation.around(call)
         future = Future()
         future._executor, future._client, future._callbacks = self, self._client, self._callbacks
-        # Events of the task wait until the future is registered.
-        with self._lock:
-            if self._is_shut_down:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            future._task = self._client.submit(call, wishes, [future._task[0] for future in after])
-            self._futures[future._task] = future
-            _busy.add(self)
+        future._file = file
+        try:
+            # Events of the task wait until the future is registered.
+            with self._lock:
+                if self._is_shut_down:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                future._task = self._client.submit(call, wishes, [future._task[0] for future in after])
+                self._futures[future._task] = future
+                _busy.add(self)
+        except BaseException:
+            future._forget_file()
+            raise
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -322,21 +339,26 @@ class Executor(_Maps, concurrent.futures.Executor):
                 self._ended.wait()
             self._callbacks.wait()
 
-    def _on_event(self, job: int, task: int, kind: int, said: bytes) -> None:
+    def _on_events(self, events: "Sequence[tuple[int, int, int, bytes]]") -> None:
         with self._lock:
-            future = self._futures.get((job, task))
-        if future is None:
-            return
-        if kind == _STARTED:
-            future._become_running()
-            return
-        future._executor = None
+            futures = [self._futures.get((job, task)) for job, task, _, _ in events]
+        ended = []
         try:
-            _tell(future, kind, said)
+            for future, (_, _, kind, said) in zip(futures, events):
+                if future is None:
+                    continue
+                if kind == _STARTED:
+                    future._become_running()
+                    continue
+                ended.append(future._task)
+                future._executor = None
+                future._forget_file()
+                _tell(future, kind, said)
         finally:
             # Only now, because `shutdown` waits for the remaining futures.
             with self._lock:
-                del self._futures[job, task]
+                for task in ended:
+                    self._futures.pop(task, None)
                 if not self._futures:
                     _busy.discard(self)
 
@@ -352,7 +374,7 @@ class Executor(_Maps, concurrent.futures.Executor):
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
-            shutil.rmtree(self._key_dir, ignore_errors=True)
+            shared.remove_directory(self._key_dir, self._key_dir_lock)
         self._ended.set()
         return True
 
@@ -390,8 +412,10 @@ def _hear(
             if hearer is None:
                 client.close()
                 break
-            for event in events:
-                hearer._on_event(*event)
+            if events:
+                hearer._on_events(events)
+            # Otherwise results would live until the next events.
+            del events
             hearer._end()
             del hearer
     finally:

@@ -47,6 +47,8 @@ class KeptOutput:
 
     def take(self) -> str:
         """Returns what has been kept, and starts again with nothing."""
+        if not self._pieces:
+            return ""
         end = self._end()
         self._pieces, self._len = [], 0
         return end

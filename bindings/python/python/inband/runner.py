@@ -14,6 +14,7 @@ from typing import BinaryIO
 from ._native import end_with_parent
 from .calls import LAST, answer
 from .output import KeptOutput
+from .shared import arrays_of
 
 
 def _private_pipes() -> tuple[BinaryIO, BinaryIO, KeptOutput]:
@@ -45,17 +46,21 @@ def main() -> None:
         return
     calls, answers, output = _private_pipes()
     process = os.getpid()
+    arrays = arrays_of(os.environ.get("INBAND_CURRENT_KEY_FILE"))
     while len(head := calls.read(4)) == 4:
         (length,) = struct.unpack("<I", head)
         call = calls.read(length)
         if len(call) < length:
             break
-        answered = answer(call, output)
+        first, rest = answer(call, output, arrays)
+        del call
         if os.getpid() != process:  # a child that the task forked: its parent answers
             return
-        answers.write(struct.pack("<I", len(answered)) + answered)
+        # A short answer in one piece, a long one without another copy.
+        answers.write(struct.pack("<IB", 1 + len(rest), first))
+        answers.write(rest)
         answers.flush()
-        if answered[0] & LAST:
+        if first & LAST:
             break
 
 

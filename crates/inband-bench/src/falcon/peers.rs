@@ -1,8 +1,6 @@
 //! Ray and Dask on the same machine under the same load, and Inband at the rates that they sustain. One client submits
 //! 200 jobs per second, with as many tasks as the rate requires.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{ensure, Context, Result};
 use serde::Deserialize;
 
@@ -89,11 +87,7 @@ pub fn measure(run: &Run<'_>, output: &mut Output) -> Result<()> {
         false => &RATES_PER_S,
     };
     let mut curves = vec![rust_curve(run, rates)?];
-    let environment = match &run.args.python {
-        Some(program) => Ok(Environment::existing(program.clone())),
-        None => Environment::make(),
-    };
-    match environment {
+    match Environment::of(run.args.python.as_deref()) {
         Err(error) => output.skipped(&format!("Ray, Dask and Inband's Executor: {error:#}")),
         Ok(environment) => {
             for peer in Peer::ALL {
@@ -151,8 +145,8 @@ fn peer_curve(
     peer: Peer,
     rates: &[f64],
 ) -> Result<Curve> {
-    if peer == Peer::Inband && run.args.python.is_none() {
-        environment.install(&wheel()?)?;
+    if peer == Peer::Inband {
+        environment.install_inband()?;
     }
     let load = load(run, 0.0);
     let rates: Vec<String> = rates.iter().map(f64::to_string).collect();
@@ -171,23 +165,6 @@ fn peer_curve(
     ensure!(!points.is_empty(), "it said nothing");
     let name = peer.name();
     Ok(Curve { name, points })
-}
-
-/// Inband's Python package, as built by `make wheel`.
-fn wheel() -> Result<PathBuf> {
-    let wheels = Path::new("target/wheels");
-    let found = std::fs::read_dir(wheels).into_iter().flatten().flatten();
-    let mut found = found.map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("inband-") && name.ends_with(".whl")
-    });
-    let wheel = found.next();
-    wheel.with_context(|| {
-        format!(
-            "no inband-*.whl in {}; make it with `make wheel`",
-            wheels.display()
-        )
-    })
 }
 
 fn print(run: &Run<'_>, curves: &[Curve], output: &mut Output) -> Result<()> {

@@ -6,23 +6,38 @@ use std::process::{Command, Output};
 
 use anyhow::{ensure, Context, Result};
 
-/// The load generator.
+/// The load generator of `peers`.
 pub const PEER: &str = include_str!("../../../../bench/falcon/peer.py");
+/// The load generator of `python`.
+pub const TASKS: &str = include_str!("../../../../bench/falcon/tasks.py");
 const REQUIREMENTS: &str = include_str!("../../../../bench/falcon/requirements.txt");
 
 /// A Python interpreter and its packages.
-pub struct Environment(PathBuf);
+pub struct Environment {
+    python: PathBuf,
+    /// It was given, so its packages are left alone.
+    is_given: bool,
+}
 
 impl Environment {
-    /// Uses an existing interpreter.
-    pub fn existing(python: PathBuf) -> Environment {
-        Environment(python)
+    /// Uses the interpreter that was given. Otherwise creates an environment in the user's cache directory, unless it
+    /// exists.
+    pub fn of(given: Option<&Path>) -> Result<Environment> {
+        match given {
+            Some(python) => Ok(Environment {
+                python: python.to_owned(),
+                is_given: true,
+            }),
+            None => Environment::make(),
+        }
     }
 
-    /// Creates the environment in the user's cache directory, unless it exists.
-    pub fn make() -> Result<Environment> {
+    fn make() -> Result<Environment> {
         let dir = cache_dir()?.join("inband").join("falcon-peers");
-        let environment = Environment(dir.join("bin").join("python"));
+        let environment = Environment {
+            python: dir.join("bin").join("python"),
+            is_given: false,
+        };
         let installed = dir.join("requirements.txt");
         if fs::read_to_string(&installed).is_ok_and(|text| text == REQUIREMENTS) {
             return Ok(environment);
@@ -45,13 +60,18 @@ impl Environment {
         Ok(environment)
     }
 
-    /// Installs this package, replacing another build of it.
-    pub fn install(&self, wheel: &Path) -> Result<()> {
-        self.pip(&["--force-reinstall".as_ref(), "--no-deps".as_ref(), wheel])
+    /// Installs Inband's package as `make wheel` has built it, replacing another build of it. An interpreter that was
+    /// given must have it.
+    pub fn install_inband(&self) -> Result<()> {
+        if self.is_given {
+            return Ok(());
+        }
+        let wheel = wheel()?;
+        self.pip(&["--force-reinstall".as_ref(), "--no-deps".as_ref(), &wheel])
     }
 
     fn pip(&self, arguments: &[&Path]) -> Result<()> {
-        let mut pip = Command::new(&self.0);
+        let mut pip = Command::new(&self.python);
         pip.args([
             "-m",
             "pip",
@@ -64,12 +84,29 @@ impl Environment {
 
     /// Runs a script. Returns the lines that it prints.
     pub fn run(&self, script: &str, arguments: &[String]) -> Result<Vec<String>> {
-        let mut python = Command::new(&self.0);
+        let mut python = Command::new(&self.python);
         let output = python.args(["-c", script]).args(arguments).output();
-        let output = said(&self.0.display().to_string(), output)?;
+        let output = said(&self.python.display().to_string(), output)?;
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.lines().map(str::to_owned).collect())
     }
+}
+
+/// Inband's Python package, as built by `make wheel`.
+fn wheel() -> Result<PathBuf> {
+    let wheels = Path::new("target/wheels");
+    let found = fs::read_dir(wheels).into_iter().flatten().flatten();
+    let mut found = found.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("inband-") && name.ends_with(".whl")
+    });
+    let wheel = found.next();
+    wheel.with_context(|| {
+        format!(
+            "no inband-*.whl in {}; make it with `make wheel`",
+            wheels.display()
+        )
+    })
 }
 
 fn cache_dir() -> Result<PathBuf> {
