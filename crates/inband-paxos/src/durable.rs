@@ -1,14 +1,19 @@
-//! The state that a host must not lose: its incarnation, and the epoch that its acceptor has entered.
+//! The state that a host must not lose: its incarnation, the epoch that its acceptor has entered, and which digest key its
+//! votes on disk were made with.
 //!
 //! Files in the host's `state_dir` that contain one number each, and are replaced by rename after a sync.
 
 use std::path::{Path, PathBuf};
 
 use crate::dataplane::round::INCARNATION_MAX;
+use inband_ground::auth::Digest;
 use inband_host::state_dir::{self, StateError};
 
 const INCARNATION_FILE: &str = "incarnation";
 const ACCEPTOR_EPOCH_FILE: &str = "acceptor-epoch";
+const DIGEST_FILE: &str = "digest-key";
+/// Its digest says which key made it, and nothing about the key.
+const DIGEST_OF: &[u8] = b"the digest key of an acceptor's votes";
 
 /// Why a host's durable state cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +28,10 @@ pub enum DurableError {
         /// The next incarnation.
         value: u64,
     },
+    /// Nobody could read the votes, and new values would be voted for that nobody can read later.
+    #[error("state directory {dir}: its votes were made with another digest key than the key file has now. Put the former key file \
+         back; if it is lost, export the data (`inband export`) and import them into a new cluster")]
+    OtherDigestKey { dir: PathBuf },
 }
 
 /// What to do about a state file that cannot be read: the end of the message.
@@ -40,7 +49,7 @@ impl DurableError {
     pub fn is_lasting(&self) -> bool {
         match self {
             DurableError::State(error) => error.is_lasting(),
-            DurableError::IncarnationsUsedUp { .. } => true,
+            DurableError::IncarnationsUsedUp { .. } | DurableError::OtherDigestKey { .. } => true,
         }
     }
 }
@@ -55,6 +64,19 @@ pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
     }
     state_dir::write_number(state_dir, INCARNATION_FILE, value)?;
     Ok(value)
+}
+
+/// Checks that votes on disk were made with this digest key, or records that they will be.
+pub fn check_digest(state_dir: &Path, digest: &Digest) -> Result<(), DurableError> {
+    // 0 means that there is no file.
+    let own = digest.of(DIGEST_OF) | 1;
+    match state_dir::read_number(&state_dir.join(DIGEST_FILE))? {
+        0 => Ok(state_dir::write_number(state_dir, DIGEST_FILE, own)?),
+        recorded if recorded == own => Ok(()),
+        _ => Err(DurableError::OtherDigestKey {
+            dir: state_dir.to_owned(),
+        }),
+    }
 }
 
 /// Returns the latest epoch that the acceptor has entered without a control plane; 0: none.

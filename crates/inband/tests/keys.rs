@@ -10,6 +10,7 @@ use inband_ground::auth::{Keys, Secret};
 use inband_host::key_file::KeyFile;
 use inband_paxos::config::Dataplane;
 use inband_paxos::dataplane::wire::{self, Header, Type};
+use inband_testing::port::free_ports;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,6 +42,56 @@ fn throw(targets: &[SocketAddrV4]) {
             let _ = socket.send_to(&packet, target);
         }
     }
+}
+
+/// With another key, nobody could read the votes, and values would be added that the former one cannot read.
+#[test]
+fn votes_on_disk_are_not_continued_with_another_digest_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let resp = format!("127.0.0.1:{}", free_ports(8));
+    let metrics = free_ports(16).to_string();
+    let up = || {
+        inband(&[
+            "up",
+            "--detach",
+            "--dataplane",
+            "udp",
+            "--durability",
+            "sync",
+            "--data",
+            as_text(&data),
+            "--resp",
+            &resp,
+            "--metrics-port",
+            &metrics,
+        ])
+    };
+    let down = || inband(&["down", "--data", as_text(&data)]);
+    let (good, said) = up();
+    assert!(good, "{said}");
+    let set = |key| Client::connect(resp.parse().expect("an address")).call(&["SET", key, "1"]);
+    assert_eq!(set("a"), "+OK");
+    let (good, said) = down();
+    assert!(good, "{said}");
+
+    let (keys, kept) = (data.join("keys.toml"), data.join("kept.toml"));
+    std::fs::rename(&keys, &kept).expect("moved");
+    let (good, said) = up();
+    assert!(
+        !good && said.contains("the key file of this cluster is missing"),
+        "{said}"
+    );
+    let other = KeyFile::generate().expect("keys");
+    other.save(&keys).expect("written");
+    let (good, said) = up();
+    assert!(!good && said.contains("with another digest key"), "{said}");
+    std::fs::rename(&kept, &keys).expect("moved back");
+    let (good, said) = up();
+    assert!(good, "{said}");
+    assert_eq!(set("b"), "+OK");
+    let (good, said) = down();
+    assert!(good, "{said}");
 }
 
 fn strangers_are_not_heard_and_keys_are_rotated(dataplane: Dataplane) {

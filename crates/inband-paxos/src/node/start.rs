@@ -167,6 +167,9 @@ impl Node {
         let geometry = geometry_of(config);
         let (keys, digest) = load_keys(config.cluster.key_file.as_deref())?;
         let keeps_journal = roles.acceptor && config.cluster.durability == Durability::Sync;
+        if keeps_journal {
+            durable::check_digest(state_dir, &digest)?;
+        }
         let journal = keeps_journal
             .then(|| Self::open_journal(config, geometry))
             .transpose()?;

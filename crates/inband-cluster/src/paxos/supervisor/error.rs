@@ -146,6 +146,12 @@ pub enum SupervisorError {
         /// The last lines of the log, on one line.
         tail: String,
     },
+    /// The key file of an existing cluster is gone.
+    #[error(
+        "{path}: the key file of this cluster is missing; put it back, from a copy that a host or a client has. If it is lost, \
+         export the data (`inband export FILE --data DIR`) and import them into a new cluster"
+    )]
+    KeysMissing { path: PathBuf },
     /// The start was given up.
     #[error("interrupted; what was started has been stopped")]
     Interrupted,

@@ -35,6 +35,9 @@ pub(super) fn prepare(
                 .into(),
         ));
     }
+    if !is_new && !path.exists() {
+        return Err(SupervisorError::KeysMissing { path });
+    }
     if is_new && !path.exists() {
         let keys = KeyFile::generate().map_err(SupervisorError::file("make keys for", &path))?;
         keys.save(&path)?;
