@@ -129,9 +129,8 @@ impl Node {
         self.socket.flush();
     }
 
-    /// Queues what the state machines have pushed for the next [`Node::flush`]. `sender`: the source of the packet
-    /// being handled.
-    fn queue(&mut self, sender: Option<SocketAddrV4>) {
+    /// Changes the leader's registers in the kernel as the state machines have asked for, also if they send nothing.
+    fn command_kernel(&mut self) {
         for (partition, command) in self.host.take_kernel_commands() {
             if let Some(kernel) = &self.kernel {
                 let registers = &kernel.registers().leader;
@@ -143,6 +142,12 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Queues what the state machines have pushed for the next [`Node::flush`]. `sender`: the source of the packet
+    /// being handled.
+    fn queue(&mut self, sender: Option<SocketAddrV4>) {
+        self.command_kernel();
         self.events.extend(self.host.take_leader_events());
         let own = self.host.config().node;
         self.out
@@ -305,6 +310,7 @@ impl Node {
             let now = self.now();
             self.host
                 .on_packet(now, &self.buffer[..len_bytes], &mut self.out);
+            self.command_kernel();
             if !self.out.is_empty() {
                 self.queue(Some(from));
             }
@@ -387,6 +393,8 @@ impl Node {
         if now < self.host.due(now) {
             return;
         }
+        // What is read now must be what the state machines believe.
+        self.command_kernel();
         if let Some(kernel) = &self.kernel {
             for partition in 0..self.host.partitions().len() {
                 if self.host.wants_leader_view(now, partition) {

@@ -73,6 +73,20 @@ fn acceptors_fail_in_turn(name: &str, dataplane: Dataplane, partitions: u32) {
     cluster.down_and_compare();
 }
 
+/// Nobody else may lead and no client writes, so the leader that takes over sends nothing.
+#[test]
+fn the_last_host_that_may_lead_leads_without_a_client() {
+    if !lab_works() {
+        return;
+    }
+    let cluster = Cluster::start("last", Dataplane::Xdp, |_| {});
+    for host in ["leader/0", "replica/0", "replica/1", "acceptor/0"] {
+        // Waits until the log has a leader.
+        cluster.supervisor.remove_member(host).expect(host);
+    }
+    assert_eq!(cluster.leader(0), "replica/2");
+}
+
 #[test]
 fn acceptors_fail_in_turn_and_vote_again_by_themselves() {
     if lab_works() {
