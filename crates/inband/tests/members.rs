@@ -79,7 +79,7 @@ fn the_last_host_that_may_lead_leads_without_a_client() {
     if !lab_works() {
         return;
     }
-    let cluster = Cluster::start("last", Dataplane::Xdp, |_| {});
+    let cluster = Cluster::start("alone", Dataplane::Xdp, |_| {});
     for host in ["leader/0", "replica/0", "replica/1", "acceptor/0"] {
         // Waits until the log has a leader.
         cluster.supervisor.remove_member(host).expect(host);

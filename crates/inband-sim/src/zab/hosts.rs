@@ -397,7 +397,7 @@ impl World<Zab> {
         if now <= host.turn_ends_at {
             return now < host.turn_ends_at;
         }
-        let begins = host.log.is_some() && self.rng.hosts.below(2) == 0;
+        let begins = self.system.has_turns && self.rng.hosts.below(2) == 0;
         if begins {
             host.turn_ends_at = now + 1 + self.rng.hosts.below(TURN_NS);
             let at = host.turn_ends_at;

@@ -147,6 +147,9 @@ pub struct Zab {
     process_paused_until: BTreeMap<u8, Time>,
     /// Logs are on disk.
     is_durable: bool,
+    /// Processes handle several packets in a turn before they sync their log. With a short log this may keep a joining node
+    /// from ever catching up, so directed tests do without.
+    has_turns: bool,
     disk: BTreeMap<u8, Disks>,
     starts: u64,
     /// The leader of each epoch, and the number of its start.
@@ -229,6 +232,7 @@ impl World<Zab> {
             stored: BTreeMap::new(),
             process_paused_until: BTreeMap::new(),
             is_durable: rng.below(2) == 0,
+            has_turns: false,
             disk: BTreeMap::new(),
             starts: 0,
             led: BTreeMap::new(),
@@ -275,6 +279,7 @@ impl System for Zab {
     fn begin(seed: u64, options: &Options) -> World<Zab> {
         let mut rng = Rng::new(seed, 100);
         let mut world = World::<Zab>::drawn(seed, &mut rng, options);
+        world.system.has_turns = world.system.is_durable;
         world.links.rates = Rates::draw(&mut rng);
         world.links.rates.bit_flip_ppm = [0, 0, 20_000][rng.below(3) as usize];
         world.system.operates_ns = [None, Some(10 * MS), Some(30 * MS)][rng.below(3) as usize];
