@@ -526,6 +526,29 @@ fn a_host_that_fails_at_its_start_is_reported_with_its_log() {
 }
 
 #[test]
+fn a_start_without_the_protection_of_the_last_one_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut spec = spec(dir.path(), NetworkChoice::Loopback);
+    let password = dir.path().join("password");
+    fs::write(&password, "secret").expect("written");
+    spec.password_file = Some(password);
+    let supervisor = Supervisor::start(spec.clone()).expect("up");
+    let lacks = |supervisor: &Supervisor| {
+        let mut notices = supervisor.notices().iter();
+        notices.any(|line| line.contains("without --password-file"))
+    };
+    assert!(!lacks(&supervisor));
+    supervisor.down().expect("down");
+    drop(supervisor);
+    spec.password_file = None;
+    for is_said in [true, false] {
+        let supervisor = Supervisor::start(spec.clone()).expect("up");
+        assert_eq!(lacks(&supervisor), is_said, "{:?}", supervisor.notices());
+        supervisor.down().expect("down");
+    }
+}
+
+#[test]
 fn a_start_that_is_interrupted_stops_what_it_has_started() {
     let dir = tempfile::tempdir().expect("a directory");
     let spec = spec(dir.path(), NetworkChoice::Loopback);

@@ -9,6 +9,8 @@ use inband_resp::password::Password;
 use inband_transport::tls::client_of_server;
 use rustls::{ClientConnection, StreamOwned};
 
+use crate::import::{ImportError, TLS_ALERT};
+
 /// What a replica requires of its clients.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
@@ -50,6 +52,9 @@ impl Access {
             stream.get_mut().write_all(&request)?;
             let mut reply = String::new();
             stream.read_line(&mut reply)?;
+            if reply.starts_with(TLS_ALERT) {
+                return Err(io::Error::other(ImportError::Tls));
+            }
             if reply != "+OK\r\n" {
                 let says = format!("the password was answered {:?}", reply.trim_end());
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, says));

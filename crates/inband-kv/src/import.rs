@@ -59,10 +59,14 @@ pub enum ImportError {
     /// The cluster sent a TLS alert.
     #[error("the cluster requires TLS; name its CA with --tls-ca (of `inband up`: authority/ca.pem in the cluster's directory)")]
     Tls,
+    /// The cluster has a password.
+    #[error("the cluster requires a password; name its file with --password-file")]
+    Password,
 }
 
 /// The beginning of an alert in TLS 1.0 to 1.3.
-const TLS_ALERT: &str = "\x15\x03";
+pub(crate) const TLS_ALERT: &str = "\x15\x03";
+const NO_PASSWORD: &str = "-NOAUTH";
 
 /// One key of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -388,6 +392,9 @@ impl Client {
         let text = line.trim_end();
         if text.starts_with(TLS_ALERT) {
             return Err(ImportError::Tls);
+        }
+        if text.starts_with(NO_PASSWORD) {
+            return Err(ImportError::Password);
         }
         if !text.starts_with(['+', '-', ':']) {
             return Err(ImportError::Protocol(text.into()));

@@ -16,7 +16,7 @@ use inband_cluster::paxos::{
 use inband_host::output::quoted;
 use inband_host::program;
 use inband_host::signals::StopSignals;
-use inband_paxos::config::{bounds, Dataplane, Durability, DEFAULT_RING_SLOTS};
+use inband_paxos::config::{bounds, Dataplane, Durability, Role, DEFAULT_RING_SLOTS};
 
 use inband_cluster::certificates::authority;
 use inband_kv::access::Access;
@@ -251,10 +251,15 @@ fn show_start(status: &ClusterStatus, args: &UpArgs) -> Result<()> {
     operate::print_logs(status);
     let median = self_check(&args.access()?, status.resp, status.partitions)
         .context("self-check: the cluster does not serve")?;
+    // Those of now: members may have been added or removed since the first start.
+    let replicas = status
+        .hosts
+        .iter()
+        .filter(|host| host.roles.contains(&Role::Replica));
     println!(
         "self-check: SET and GET agree; median of {SELF_CHECK_SETS} SETs {:.0} us (client, agreement, {} stores)",
         median.as_nanos() as f64 / 1000.0,
-        args.replicas
+        replicas.count()
     );
     println!(
         "ready: redis-cli -h {} -p {}{}",

@@ -1,10 +1,10 @@
 //! `inband export` and `inband import` as a user runs them.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -197,23 +197,26 @@ fn what_is_wrong_is_said() {
 #[test]
 fn a_cluster_that_requires_tls_is_named_as_such() {
     let files = tempfile::tempdir().unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let answering = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        // The first bytes decide; then an alert: decode error.
-        let _ = stream.read(&mut [0; 64]).unwrap();
-        stream.write_all(b"\x15\x03\x03\0\x02\x02\x32").unwrap();
-    });
-    let said = fails(&[
-        "export",
-        "--host",
-        &address,
-        path(&files.path().join("file")),
-    ]);
-    assert!(said.contains("requires TLS"), "{said}");
-    assert!(said.contains("--tls-ca"), "{said}");
-    answering.join().unwrap();
+    let password = files.path().join("password");
+    fs::write(&password, "secret").unwrap();
+    fs::set_permissions(&password, Permissions::from_mode(0o600)).unwrap();
+    let with_password = ["--password-file", path(&password)];
+    for options in [&[][..], &with_password] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // The first bytes decide; then an alert: decode error.
+            let _ = stream.read(&mut [0; 64]).unwrap();
+            stream.write_all(b"\x15\x03\x03\0\x02\x02\x32").unwrap();
+        });
+        let file = files.path().join("file");
+        let export = ["export", "--host", &address, path(&file)];
+        let said = fails(&[&export[..], options].concat());
+        assert!(said.contains("requires TLS"), "{said}");
+        assert!(said.contains("--tls-ca"), "{said}");
+        answering.join().unwrap();
+    }
 }
 
 /// A replica that starts an export and then sends nothing more.

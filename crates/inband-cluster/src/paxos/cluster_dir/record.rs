@@ -35,6 +35,11 @@ pub struct ClusterRecord {
     /// Packets carry tags, with the keys in the directory's key file. Fixed for the lifetime of the cluster.
     #[serde(default)]
     pub authenticated: bool,
+    /// The last start had a password for clients, and TLS.
+    #[serde(default)]
+    pub had_password: bool,
+    #[serde(default)]
+    pub had_resp_tls: bool,
     /// Names of the hosts that the first start was asked for.
     pub asked: Vec<String>,
     /// The members, in the order of their ids.
@@ -129,6 +134,8 @@ impl From<RecordOfFixedMembers> for ClusterRecord {
             data_dirs: old.data_dirs,
             durability: old.durability,
             authenticated: false, // until its founding, which is to come
+            had_password: false,
+            had_resp_tls: false,
             asked: (0..old.replicas).map(|i| format!("replica/{i}")).collect(),
             hosts: Vec::new(),
             next_id: 1,

@@ -86,6 +86,8 @@ impl ClusterDir {
             data_dirs: 1 + self.more_data.len(),
             durability: spec.durability,
             authenticated: spec.authenticated,
+            had_password: false,
+            had_resp_tls: false,
             asked: spec.hosts().into_iter().map(|host| host.name).collect(),
             hosts: Vec::new(),
             next_id: 1,
@@ -97,6 +99,7 @@ impl ClusterDir {
             self.check_shape(last, &record)?;
             record.hosts.clone_from(&last.hosts);
             record.asked.clone_from(&last.asked);
+            (record.had_password, record.had_resp_tls) = (last.had_password, last.had_resp_tls);
             record.next_id = last.next_id;
             record.next_numbers.clone_from(&last.next_numbers);
             if !last.hosts.is_empty() {

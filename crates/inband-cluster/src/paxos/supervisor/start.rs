@@ -99,6 +99,20 @@ pub(super) fn start(
     let is_new = plan.record.hosts.is_empty();
     let mut record = plan.record;
     notices.push(keys::prepare(&dir, &record, spec.authenticated, is_new)?);
+    for (had, has, option) in [
+        (
+            &mut record.had_password,
+            spec.password_file.is_some(),
+            "--password-file",
+        ),
+        (&mut record.had_resp_tls, spec.resp_tls, "--resp-tls"),
+    ] {
+        if std::mem::replace(had, has) && !has {
+            notices.push(format!(
+                "clients are served without {option}, which the last start had"
+            ));
+        }
+    }
     let hosts: Vec<Arc<HostRuntime>> = plan
         .hosts
         .into_iter()
