@@ -256,7 +256,7 @@ fn a_clean_stop_is_continued() {
             .expect_err("unclean")
             .to_string();
         assert!(
-            error.contains("epoch 2") && error.contains("--accept-loss"),
+            error.contains("not stopped cleanly") && error.contains("--accept-loss"),
             "{error}"
         );
         spec.accept_loss = true;
