@@ -50,8 +50,8 @@ fn syncs(node: &mut Node, role: &Soft<Zab>, log: &mut LogOnDisk) {
     node.on_durable(durable, role, &mut Out::default());
 }
 
-#[test]
-fn a_node_says_it_has_only_what_is_on_disk() {
+/// A node with ten records of node 2 on disk, of which two are committed.
+fn with_ten_records() -> (Node, Soft<Zab>, LogOnDisk, SimulatedDisk) {
     let stored = Stored {
         promise: 1,
         session: 4,
@@ -64,15 +64,18 @@ fn a_node_says_it_has_only_what_is_on_disk() {
     let mut log = opened.expect("an empty disk").0;
     let mut node = started(Start::WithLog, stored, &role);
     node.keep_log(log.durable(), &role);
-
-    // Node 2 leads, and proposes ten records, of which two are committed. All are synced, and acknowledged.
     arrives(&mut node, &role, lead(2, 34));
     for zxid in 1..=10 {
         arrives(&mut node, &role, propose(2, 34, zxid, 2.min(zxid - 1)));
     }
     syncs(&mut node, &role, &mut log);
     assert_eq!((role.view().matched, role.view().committed), (10, 2));
+    (node, role, log, disk)
+}
 
+#[test]
+fn a_node_says_it_has_only_what_is_on_disk() {
+    let (mut node, role, log, disk) = with_ten_records();
     // Node 3, whose log ends with the second one, leads: in one turn its announcement, its first records, and its
     // announcement again, because the answer takes long.
     let mut heard = arrives(&mut node, &role, lead(3, 67));
@@ -100,24 +103,7 @@ fn a_node_says_it_has_only_what_is_on_disk() {
 /// The next leader's announcement, its records and the news that they are committed may arrive in one turn.
 #[test]
 fn records_that_are_committed_before_they_are_synced_replace_others_on_disk() {
-    let stored = Stored {
-        promise: 1,
-        session: 4,
-        has_log: true,
-        new_id: 0,
-        founders: FOUNDERS,
-    };
-    let (role, disk) = (inband_box::soft::soft(1, 64), SimulatedDisk::new());
-    let opened = LogOnDisk::open(Box::new(disk.clone()), 1, 0);
-    let mut log = opened.expect("an empty disk").0;
-    let mut node = started(Start::WithLog, stored, &role);
-    node.keep_log(log.durable(), &role);
-    arrives(&mut node, &role, lead(2, 34));
-    for zxid in 1..=10 {
-        arrives(&mut node, &role, propose(2, 34, zxid, 2.min(zxid - 1)));
-    }
-    syncs(&mut node, &role, &mut log);
-
+    let (mut node, role, mut log, disk) = with_ten_records();
     arrives(&mut node, &role, lead(3, 67));
     for zxid in 3..=6 {
         arrives(&mut node, &role, propose(3, 67, zxid, zxid - 1));
