@@ -11,7 +11,7 @@ Prints lines of JSON with `metric`, `variant` and `value`:
     copy_mb_per_s   bytes copied per second by this process, between arrays that no cache holds
 
 Inband and `concurrent.futures.ProcessPoolExecutor` (processes) have the same number of processes that run tasks, Dask a
-process with one thread for each of them, Ray a process for each CPU that it is told of.
+process with one thread for each of them, Ray one process for each CPU it is given.
 """
 
 from __future__ import annotations

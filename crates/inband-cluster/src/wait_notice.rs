@@ -1,10 +1,10 @@
-//! What a user is told while a cluster takes long to start.
+//! Tells the user why a cluster takes long to start.
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A start that takes longer is explained while it goes on, not only when it has failed.
+/// A start that takes longer is explained while it lasts, not only once it has failed.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
 const PREFIX: &str = "waiting, for at most ";
 

@@ -68,7 +68,7 @@ pub fn next_incarnation(state_dir: &Path) -> Result<u64, DurableError> {
 
 /// Checks that votes on disk were made with this digest key, or records that they will be.
 pub fn check_digest(state_dir: &Path, digest: &Digest) -> Result<(), DurableError> {
-    // 0 means that there is no file.
+    // Never 0, which `read_number` returns if there is no file.
     let own = digest.of(DIGEST_OF) | 1;
     match state_dir::read_number(&state_dir.join(DIGEST_FILE))? {
         0 => Ok(state_dir::write_number(state_dir, DIGEST_FILE, own)?),

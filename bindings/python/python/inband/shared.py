@@ -53,7 +53,7 @@ def remove_directory(directory: str, lock: Optional[TextIO]) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Those of processes that were killed: memory that nobody else would free."""
+    """Remove the directories of killed processes, whose memory nobody else would free."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(_MEMORY):
             if not entry.name.startswith(_PREFIX) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
@@ -173,7 +173,7 @@ def _load(path: str, lengths: "Sequence[int]", pickled: bytes) -> Any:
     file = os.open(path, os.O_RDONLY)
     try:
         length = os.fstat(file).st_size
-        # Whoever writes to it gets pages of its own.
+        # A process that writes to it gets its own copy of the pages.
         mapped = memoryview(mmap.mmap(file, length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
     finally:
         os.close(file)

@@ -64,7 +64,7 @@ impl VirtualWorker {
         })
     }
 
-    /// Handles what has come and what is due, and does not wait.
+    /// Handles received packets and tasks that end. Never waits.
     pub fn turn(&mut self) -> Result<()> {
         let mut buffer = [0; PACKET_LEN_MAX_BYTES + 1];
         for _ in 0..BATCH_PACKETS {

@@ -401,12 +401,12 @@ impl World<Zab> {
         if begins {
             host.turn_ends_at = now + 1 + self.rng.hosts.below(TURN_NS);
             let at = host.turn_ends_at;
-            self.at(at, Event::TurnEnds(Host(id)));
+            self.at(at, Event::Advanced(Host(id)));
         }
         begins
     }
 
-    pub(super) fn turn_ends(&mut self, id: u8) {
+    fn turn_ends(&mut self, id: u8) {
         self.make_durable(id);
         self.check_commits(id);
         self.look_at(id);

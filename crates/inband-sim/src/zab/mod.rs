@@ -95,10 +95,8 @@ pub struct Options {
 pub enum Event {
     /// A process gets a packet that its role passed.
     Passed(Host, Vec<u8>),
-    /// A process is woken by its role.
+    /// A process is woken by its role, or has handled all packets of its turn.
     Advanced(Host),
-    /// A process has handled all packets of its turn.
-    TurnEnds(Host),
     /// A process gets a datagram that its role passed: node, client, token, text.
     Datagram(Host, u8, u64, Vec<u8>),
     /// A promise is on the disk of the node that had this start, which took this long; the packets may leave now.
@@ -335,7 +333,6 @@ impl System for Zab {
             }
             Event::Stops(host, start, by) => world.stops(host.0, start, by),
             Event::Advanced(host) => world.process_acts(host.0, Process::Ticks),
-            Event::TurnEnds(host) => world.process_acts(host.0, Process::Ticks),
             Event::TakesSnapshot(host) => world.takes_snapshot(host.0),
             Event::Checkpoint(host) => world.checkpoint(host.0),
             Event::Request(number) => world.client_thinks(number),
@@ -351,7 +348,6 @@ impl System for Zab {
             | Event::Stored(host, ..)
             | Event::Stops(host, ..)
             | Event::Advanced(host)
-            | Event::TurnEnds(host)
             | Event::TakesSnapshot(host)
             | Event::Checkpoint(host) => Some(*host),
             Event::Request(_) | Event::GiveUp(..) | Event::Operator => None,

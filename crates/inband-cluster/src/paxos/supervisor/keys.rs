@@ -35,10 +35,10 @@ pub(super) fn prepare(
                 .into(),
         ));
     }
-    if !is_new && !path.exists() {
-        return Err(SupervisorError::KeysMissing { path });
-    }
-    if is_new && !path.exists() {
+    if !path.exists() {
+        if !is_new {
+            return Err(SupervisorError::KeysMissing { path });
+        }
         let keys = KeyFile::generate().map_err(SupervisorError::file("make keys for", &path))?;
         keys.save(&path)?;
     }
