@@ -66,7 +66,7 @@ impl Kind {
     fn set(self, spec: &mut ClusterSpec) {
         match self {
             Kind::Memory => {}
-            Kind::MemoryInUserSpace => spec.acceptors = AcceptorChoice(vec![Dataplane::Udp; 3]),
+            Kind::MemoryInUserSpace => spec.acceptors = AcceptorChoice(vec![Dataplane::Udp; ACCEPTORS]),
             Kind::Sync => spec.durability = Durability::Sync,
         }
     }
@@ -192,12 +192,14 @@ const BLOCKS: u64 = 256;
 const DIGITS: u8 = 3;
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Writes and syncs one block after another. Returns the time that each took.
-fn measure_disk(dir: &Path, duration: Duration) -> Result<Distribution> {
+/// How many acceptors of a cluster sync to the same disk at a time.
+const ACCEPTORS: usize = 3;
+
+/// Lets `writers` write and sync one block after another, each to a file of its own. Returns the time that each block took.
+fn measure_disk(dir: &Path, writers: usize, duration: Duration) -> Result<Distribution> {
     let dir = ScratchDir::create(dir, "disk")?;
-    let path = dir.path().join("blocks");
-    let write = || -> std::io::Result<Histogram<u64>> {
-        let file = File::create(&path)?;
+    let write = |path: &Path| -> std::io::Result<Histogram<u64>> {
+        let file = File::create(path)?;
         file.write_all_at(&vec![1; BLOCK_BYTES * BLOCKS as usize], 0)?;
         file.sync_all()?;
         let mut took_ns =
@@ -214,8 +216,21 @@ fn measure_disk(dir: &Path, duration: Duration) -> Result<Distribution> {
         }
         Ok(took_ns)
     };
-    let took_ns = write().with_context(|| path.display().to_string())?;
-    Ok(Distribution::of(&took_ns))
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let begin = |number| {
+            let path = dir.path().join(format!("blocks-{number}"));
+            let write = &write;
+            scope.spawn(move || write(&path).with_context(|| path.display().to_string()))
+        };
+        let threads: Vec<_> = (0..writers).map(begin).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.map(|result| result.expect("no panic")).collect()
+    });
+    let mut all = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("possible bounds");
+    for took_ns in results {
+        all.add(took_ns?).expect("the same bounds");
+    }
+    Ok(Distribution::of(&all))
 }
 
 /// Runs the benchmark and prints its rows.
@@ -226,11 +241,13 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
     let machine = machine();
     let mut sets = KINDS.map(|kind| Measured::new("SET", kind.name()));
     let mut gets = ["by position", "through the log"].map(|how| Measured::new("GET", how));
-    let (mut disk_us, mut beyond_disk_us) = (Vec::new(), Vec::new());
+    let (mut disk_us, mut busy_disk_us, mut beyond_disk_us) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         progress(&format!("round {round}/{}: the disk alone", args.rounds));
-        let disk = measure_disk(&args.disk, Duration::from_millis(args.duration_ms))?;
+        let duration = Duration::from_millis(args.duration_ms);
+        let disk = measure_disk(&args.disk, 1, duration)?;
         disk_us.push(disk.p50_us);
+        busy_disk_us.push(measure_disk(&args.disk, ACCEPTORS, duration)?.p50_us);
         for (kind, measured) in KINDS.into_iter().zip(&mut sets) {
             if kind == Kind::MemoryInUserSpace && backend == Dataplane::Udp {
                 continue;
@@ -280,8 +297,13 @@ pub fn run(args: &SyncArgs, output: &mut Output) -> Result<()> {
             &mut disk_us,
         ),
         (
+            "busy_disk_sync_p50_us",
+            "the same by three writers at a time, as three acceptors on one disk",
+            &mut busy_disk_us,
+        ),
+        (
             "beyond_disk_p50_us",
-            "SET sync, one outstanding: beyond that",
+            "SET sync, one outstanding: beyond the disk alone",
             &mut beyond_disk_us,
         ),
     ] {
@@ -334,11 +356,18 @@ mod tests {
     #[test]
     fn a_disk_alone_is_measured_and_nothing_stays_on_it() {
         let dir = tempfile::tempdir().expect("a directory");
-        let took = measure_disk(dir.path(), Duration::from_millis(20)).expect("measured");
-        // Two system calls take longer than that.
-        assert!(took.samples > 0 && took.p50_us > 0.05, "{took:?}");
-        assert_eq!(dir.path().read_dir().expect("there").count(), 0);
-        let error = measure_disk(Path::new("/dev/null/no"), Duration::ZERO).expect_err("no disk");
+        for writers in [1, ACCEPTORS] {
+            let took = measure_disk(dir.path(), writers, Duration::from_millis(20));
+            let took = took.expect("measured");
+            // Two system calls take longer than that.
+            assert!(
+                took.samples >= writers as u64 && took.p50_us > 0.05,
+                "{took:?}"
+            );
+            assert_eq!(dir.path().read_dir().expect("there").count(), 0);
+        }
+        let none = Path::new("/dev/null/no");
+        let error = measure_disk(none, 1, Duration::ZERO).expect_err("no disk");
         assert!(format!("{error:#}").contains("/dev/null/no"), "{error:#}");
     }
 

@@ -31,6 +31,7 @@ const LIMITS: DiskLimits = DiskLimits {
         segment_bytes: 64 << 10,
         extend_bytes: 8 << 10,
         snapshot_commit_bytes: 16 << 10,
+        witness_sync_commits: 4,
     },
     compact_min_bytes: 128 << 10,
 };

@@ -16,7 +16,7 @@ use crate::tuning::Tuning;
 const JOURNAL: JournalConfig = JournalConfig {
     segment_bytes: 1 << 20,
     extend_bytes: 64 << 10,
-    snapshot_commit_bytes: 4 << 20,
+    ..JournalConfig::DEFAULT
 };
 
 /// A record of the journal.

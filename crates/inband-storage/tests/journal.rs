@@ -11,6 +11,7 @@ const SMALL: JournalConfig = JournalConfig {
     segment_bytes: 24 << 10,
     extend_bytes: 8 << 10,
     snapshot_commit_bytes: 4 << 20,
+    witness_sync_commits: 3,
 };
 const BLOCK_BYTES: u64 = 4096;
 
@@ -62,23 +63,24 @@ fn what_was_committed_is_there_in_order() {
 }
 
 #[test]
-fn a_commit_is_two_syncs_however_many_records_it_has() {
+fn a_commit_is_one_sync_however_many_records_it_has() {
     let disk = SimulatedDisk::new();
     let (mut journal, _) = open(&disk).unwrap();
     journal.append(b"the segment is there");
     journal.commit().unwrap();
-    let before = disk.syncs();
-    (0..20).for_each(|i| {
-        journal.append(&[i; 100]);
-    });
-    journal.commit().unwrap();
-    assert_eq!(disk.syncs() - before, 2);
-    journal.commit().unwrap();
-    assert_eq!(
-        disk.syncs() - before,
-        2,
-        "nothing to commit, nothing to sync"
-    );
+    let syncs_of_commit = |journal: &mut Journal, records: u8| {
+        let before = disk.syncs();
+        for i in 0..records {
+            journal.append(&[i; 10]);
+        }
+        journal.commit().unwrap();
+        disk.syncs() - before
+    };
+    assert_eq!(syncs_of_commit(&mut journal, 20), 1);
+    assert_eq!(syncs_of_commit(&mut journal, 1), 2, "and the witness's");
+    assert_eq!(syncs_of_commit(&mut journal, 0), 0, "nothing to commit");
+    let syncs = (0..3).map(|_| syncs_of_commit(&mut journal, 1));
+    assert_eq!(syncs.sum::<u64>(), 3 + 1, "the witness's once in three");
 }
 
 #[test]
@@ -343,12 +345,43 @@ fn a_witness_of_another_time_is_detected() {
     let disk = SimulatedDisk::new();
     let (mut journal, _) = open(&disk).unwrap();
     let early = disk.read("synced").unwrap();
-    for _ in 0..3 {
+    for _ in 0..=SMALL.witness_sync_commits {
         journal.append(b"x");
         journal.commit().unwrap();
     }
     disk.clone().replace("synced", &early).unwrap();
     assert!(is_damaged(&disk));
+}
+
+/// The witness is not synced with each commit: what it may lack after a power failure, and what nevertheless counts.
+#[test]
+fn a_damaged_last_commit_is_detected_unless_the_power_failed_meanwhile() {
+    for commits in 1..=6 {
+        let disk = SimulatedDisk::new();
+        let (mut journal, _) = open(&disk).unwrap();
+        for number in 1..=commits {
+            journal.append(&[number]);
+            journal.commit().unwrap();
+        }
+        drop(journal);
+        let failed = disk.duplicate();
+        failed.power_cut(Cut::Unsynced, &mut chooser(1));
+        assert_eq!(records_of(&failed.duplicate()).len(), usize::from(commits));
+        let segment = files(&disk)[0].0.clone();
+        let last = u64::from(commits - 1) * BLOCK_BYTES;
+        disk.corrupt(&segment, last, 1);
+        assert!(is_damaged(&disk), "{commits}");
+        failed.corrupt(&segment, last, 1);
+        let is_witness_synced = u64::from(commits) % SMALL.witness_sync_commits == 0;
+        assert_eq!(
+            is_damaged(&failed.duplicate()),
+            is_witness_synced,
+            "{commits}"
+        );
+        if !is_witness_synced {
+            assert_eq!(records_of(&failed).len(), usize::from(commits) - 1);
+        }
+    }
 }
 
 /// A documented limitation: two blocks damaged in exactly this way.

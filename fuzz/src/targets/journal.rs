@@ -10,6 +10,8 @@ const CONFIG: JournalConfig = JournalConfig {
     segment_bytes: 16 << 10,
     extend_bytes: 8 << 10,
     snapshot_commit_bytes: 4 << 10,
+    // So damage is detected also after a power failure.
+    witness_sync_commits: 1,
 };
 const BLOCK_BYTES: u64 = 4096;
 /// The seed of blocks' checksums (block.rs).

@@ -19,7 +19,7 @@ const LIMITS: DiskLimits = DiskLimits {
     journal: JournalConfig {
         segment_bytes: SEGMENT_BYTES,
         extend_bytes: EXTEND_BYTES,
-        snapshot_commit_bytes: 4 << 20,
+        ..JournalConfig::DEFAULT
     },
     compact_min_bytes: COMPACT_MIN_BYTES,
 };
