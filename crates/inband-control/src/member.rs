@@ -497,30 +497,44 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
 
     /// Merges this host's own votes. If a partition is complete, installs it and continues with the next one.
     fn install_on(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
-        loop {
+        while !self.is_all_installed() {
             self.take_own()?;
-            let Some(installing) = &mut self.installing else {
+            let (Some(installing), Some(acceptor)) = (&mut self.installing, &mut self.acceptor)
+            else {
                 return Ok(());
             };
             if installing.sources.values().any(|source| !source.done) {
                 return Ok(());
             }
-            let Some(acceptor) = &mut self.acceptor else {
-                return Ok(());
-            };
             acceptor.install(installing.partition, &installing.merged)?;
             self.progress += 1;
             installing.partition += 1;
-            if installing.partition == acceptor.partitions() {
-                let (epoch, base) = (installing.order.target, installing.order.base);
-                acceptor.installed(Holds { epoch, base })?;
-                self.installing = None;
-                self.report_news(now, out);
-                return Ok(());
+            if installing.partition < acceptor.partitions() {
+                self.plan();
+                self.ask(None, out);
             }
-            self.plan();
-            self.ask(None, out);
         }
+        self.record_installed(now, out)
+    }
+
+    /// Returns whether nothing is left to install; what was installed may not be recorded yet.
+    fn is_all_installed(&self) -> bool {
+        let (Some(installing), Some(acceptor)) = (&self.installing, &self.acceptor) else {
+            return false;
+        };
+        installing.partition == acceptor.partitions()
+    }
+
+    /// Records what the acceptor holds now. If that fails, it is repeated: nobody need be asked again.
+    fn record_installed(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
+        let (Some(installing), Some(acceptor)) = (&self.installing, &mut self.acceptor) else {
+            return Ok(());
+        };
+        let (epoch, base) = (installing.order.target, installing.order.base);
+        acceptor.installed(Holds { epoch, base })?;
+        self.installing = None;
+        self.report_news(now, out);
+        Ok(())
     }
 
     /// If this host is among the sources, merge its own votes.
@@ -544,6 +558,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
     }
 
     fn install_again(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
+        let is_all_installed = self.is_all_installed();
         let Some(installing) = &mut self.installing else {
             return Ok(());
         };
@@ -551,7 +566,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
             return Ok(());
         }
         installing.retry_at = now + self.config.timing.retry_us;
-        if now >= installing.stalled_at {
+        if now >= installing.stalled_at && !is_all_installed {
             installing.stalled_at = now + self.config.timing.stall_us;
             installing.attempt += 1;
             self.plan();
