@@ -99,6 +99,9 @@ struct Installing {
     /// The only source is one that must have installed already.
     whole: bool,
     attempt: usize,
+    /// Pieces of this partition received in this attempt, and the most in any.
+    pieces: usize,
+    pieces_max: usize,
     retry_at: Micros,
     stalled_at: Micros,
 }
@@ -266,7 +269,12 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         source.from = piece.next.unwrap_or(source.from);
         source.done = piece.next.is_none();
         installing.stalled_at = now + self.config.timing.stall_us;
-        self.progress += 1;
+        // What comes again after a stall is no progress: while a source stays silent, the coordinator must give up.
+        installing.pieces += 1;
+        if installing.pieces > installing.pieces_max {
+            installing.pieces_max = installing.pieces;
+            self.progress += 1;
+        }
         let added = installing.merged.add(piece).map_err(MemberError::from);
         self.ask(Some(from), out);
         let result = added.and_then(|()| self.install_on(now, out));
@@ -441,6 +449,8 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
             sources: BTreeMap::new(),
             whole: false,
             attempt: 0,
+            pieces: 0,
+            pieces_max: 0,
             retry_at: now + self.config.timing.retry_us,
             stalled_at: now + self.config.timing.stall_us,
         });
@@ -473,6 +483,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         };
         installing.sources = chosen.into_iter().map(source).collect();
         installing.merged = Merged::of(digest);
+        installing.pieces = 0;
     }
 
     /// Queries the sources that have not finished, or only the given one.
@@ -509,6 +520,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
             acceptor.install(installing.partition, &installing.merged)?;
             self.progress += 1;
             installing.partition += 1;
+            installing.pieces_max = 0;
             if installing.partition < acceptor.partitions() {
                 self.plan();
                 self.ask(None, out);
