@@ -99,6 +99,9 @@ struct Installing {
     /// The only source is one that must have installed already.
     whole: bool,
     attempt: usize,
+    /// Pieces of this partition received in this attempt, and the most in any.
+    pieces: usize,
+    pieces_max: usize,
     retry_at: Micros,
     stalled_at: Micros,
 }
@@ -266,7 +269,12 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         source.from = piece.next.unwrap_or(source.from);
         source.done = piece.next.is_none();
         installing.stalled_at = now + self.config.timing.stall_us;
-        self.progress += 1;
+        // What comes again after a stall is no progress: while a source stays silent, the coordinator must give up.
+        installing.pieces += 1;
+        if installing.pieces > installing.pieces_max {
+            installing.pieces_max = installing.pieces;
+            self.progress += 1;
+        }
         let added = installing.merged.add(piece).map_err(MemberError::from);
         self.ask(Some(from), out);
         let result = added.and_then(|()| self.install_on(now, out));
@@ -441,6 +449,8 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
             sources: BTreeMap::new(),
             whole: false,
             attempt: 0,
+            pieces: 0,
+            pieces_max: 0,
             retry_at: now + self.config.timing.retry_us,
             stalled_at: now + self.config.timing.stall_us,
         });
@@ -473,6 +483,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
         };
         installing.sources = chosen.into_iter().map(source).collect();
         installing.merged = Merged::of(digest);
+        installing.pieces = 0;
     }
 
     /// Queries the sources that have not finished, or only the given one.
@@ -497,30 +508,45 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
 
     /// Merges this host's own votes. If a partition is complete, installs it and continues with the next one.
     fn install_on(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
-        loop {
+        while !self.is_all_installed() {
             self.take_own()?;
-            let Some(installing) = &mut self.installing else {
+            let (Some(installing), Some(acceptor)) = (&mut self.installing, &mut self.acceptor)
+            else {
                 return Ok(());
             };
             if installing.sources.values().any(|source| !source.done) {
                 return Ok(());
             }
-            let Some(acceptor) = &mut self.acceptor else {
-                return Ok(());
-            };
             acceptor.install(installing.partition, &installing.merged)?;
             self.progress += 1;
             installing.partition += 1;
-            if installing.partition == acceptor.partitions() {
-                let (epoch, base) = (installing.order.target, installing.order.base);
-                acceptor.installed(Holds { epoch, base })?;
-                self.installing = None;
-                self.report_news(now, out);
-                return Ok(());
+            installing.pieces_max = 0;
+            if installing.partition < acceptor.partitions() {
+                self.plan();
+                self.ask(None, out);
             }
-            self.plan();
-            self.ask(None, out);
         }
+        self.record_installed(now, out)
+    }
+
+    /// Returns whether nothing is left to install; what was installed may not be recorded yet.
+    fn is_all_installed(&self) -> bool {
+        let (Some(installing), Some(acceptor)) = (&self.installing, &self.acceptor) else {
+            return false;
+        };
+        installing.partition == acceptor.partitions()
+    }
+
+    /// Records what the acceptor holds now. If that fails, it is repeated: nobody need be asked again.
+    fn record_installed(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
+        let (Some(installing), Some(acceptor)) = (&self.installing, &mut self.acceptor) else {
+            return Ok(());
+        };
+        let (epoch, base) = (installing.order.target, installing.order.base);
+        acceptor.installed(Holds { epoch, base })?;
+        self.installing = None;
+        self.report_news(now, out);
+        Ok(())
     }
 
     /// If this host is among the sources, merge its own votes.
@@ -544,6 +570,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
     }
 
     fn install_again(&mut self, now: Micros, out: &mut Outbox) -> Result<(), MemberError> {
+        let is_all_installed = self.is_all_installed();
         let Some(installing) = &mut self.installing else {
             return Ok(());
         };
@@ -551,7 +578,7 @@ impl<A: AcceptorState, N: Notes> MemberAgent<A, N> {
             return Ok(());
         }
         installing.retry_at = now + self.config.timing.retry_us;
-        if now >= installing.stalled_at {
+        if now >= installing.stalled_at && !is_all_installed {
             installing.stalled_at = now + self.config.timing.stall_us;
             installing.attempt += 1;
             self.plan();

@@ -1,12 +1,13 @@
 //! A single member, message by message.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use inband_ground::auth::Digest;
 use inband_paxos::dataplane::soft::{Geometry, Registers, Roles};
 
-use crate::acceptor::{AcceptorState, Merged, Piece, Position, StoredVote};
+use crate::acceptor::{AcceptorError, AcceptorState, Holds, Merged, Piece, Position, StoredVote};
 use crate::configuration::{Beginning, Configuration, Epoch, Identity, Member as Node, Parts};
 use crate::member::{Broken, Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use crate::message::{InstallOrder, Message, Order, Pull};
@@ -39,13 +40,81 @@ impl Notes for Paper {
     }
 }
 
-type TestMember = MemberAgent<RegisterState<Rc<Registers>>, Paper>;
+/// An acceptor whose disk can be full: it changes its registers, and cannot record that it holds other votes.
+struct Recorded {
+    state: RegisterState<Rc<Registers>>,
+    is_full: Rc<Cell<bool>>,
+}
+
+impl AcceptorState for Recorded {
+    fn partitions(&self) -> usize {
+        self.state.partitions()
+    }
+
+    fn digest(&self) -> Digest {
+        self.state.digest()
+    }
+
+    fn position(&self, partition: usize) -> Position {
+        self.state.position(partition)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.state.epoch()
+    }
+
+    fn is_voting(&self) -> bool {
+        self.state.is_voting()
+    }
+
+    fn holds(&self) -> Option<Holds> {
+        self.state.holds()
+    }
+
+    fn seal(&mut self, epoch: Epoch) -> Result<(), AcceptorError> {
+        self.state.seal(epoch)
+    }
+
+    fn export(
+        &self,
+        partition: usize,
+        from: u64,
+        len_bytes_max: usize,
+    ) -> Result<Piece, AcceptorError> {
+        self.state.export(partition, from, len_bytes_max)
+    }
+
+    fn install(&mut self, partition: usize, merged: &Merged) -> Result<(), AcceptorError> {
+        self.state.install(partition, merged)
+    }
+
+    fn installed(&mut self, holds: Holds) -> Result<(), AcceptorError> {
+        match self.is_full.get() {
+            true => Err(AcceptorError::Unreachable("no space left".into())),
+            false => self.state.installed(holds),
+        }
+    }
+
+    fn start_fresh(&mut self, epoch: Epoch, first: &[u64]) -> Result<(), AcceptorError> {
+        self.state.start_fresh(epoch, first)
+    }
+
+    fn open(&mut self) -> Result<(), AcceptorError> {
+        self.state.open()
+    }
+}
+
+type TestMember = MemberAgent<Recorded, Paper>;
 
 fn address(node: u8) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, node], 7500))
 }
 
 fn start(node: u8, life: u64, notes: &Paper) -> TestMember {
+    start_on(node, life, notes, &Rc::default())
+}
+
+fn start_on(node: u8, life: u64, notes: &Paper, is_full: &Rc<Cell<bool>>) -> TestMember {
     let roles = Roles {
         acceptor: true,
         ..Roles::default()
@@ -60,7 +129,10 @@ fn start(node: u8, life: u64, notes: &Paper) -> TestMember {
         settings: String::new(),
         timing: Timing::default(),
     };
-    let acceptor = RegisterState::new(registers, GEOMETRY);
+    let acceptor = Recorded {
+        state: RegisterState::new(registers, GEOMETRY),
+        is_full: is_full.clone(),
+    };
     MemberAgent::new(config, Some(acceptor), notes.clone())
 }
 
@@ -359,6 +431,34 @@ fn an_acceptor_shows_what_was_installed_and_nothing_of_its_own() {
     }
     assert_eq!(shown.votes, merged.votes);
     assert_eq!(shown.position.highest, 69);
+}
+
+/// A full disk, or one that takes longer than a command to the host's thread may: what an acceptor has installed is
+/// recorded when there is room again.
+#[test]
+fn what_is_installed_while_the_disk_is_full_is_recorded_later() {
+    let is_full = Rc::new(Cell::new(true));
+    let mut member = start_on(3, 1, &Paper::default(), &is_full);
+    order(&mut member, install(5, 4));
+    pulled(&mut member, 5, 4);
+    assert!(member.trouble().expect("said").contains("no space left"));
+    let mut now = 0;
+    let mut wait = |member: &mut TestMember| {
+        for _ in 0..10 {
+            now += Timing::default().stall_us / 2;
+            member.on_tick(now, &mut Outbox::new());
+        }
+    };
+    wait(&mut member);
+    let holds = |member: &TestMember| member.acceptor().expect("it has one").holds();
+    assert_eq!(holds(&member), None, "nothing is on disk");
+    assert!(member.trouble().expect("said").contains("no space left"));
+    is_full.set(false);
+    wait(&mut member);
+    assert_eq!(holds(&member), Some(Holds { epoch: 5, base: 4 }));
+    assert_eq!(member.trouble(), None);
+    order(&mut member, merged(5));
+    assert!(is_voting(&member));
 }
 
 /// Found by the fuzzer (target `control`).

@@ -469,7 +469,12 @@ impl Machine {
         }
         // Replaced stores are not part of any cut.
         self.cuts.clear();
-        self.flush()?;
+        // A power failure must not take back the stores that are kept: the peer may hold no record any more of what they
+        // have executed.
+        match self.config.sync {
+            true => self.sync()?,
+            false => self.flush()?,
+        }
         let shared = self.shared.clone();
         let mut in_use = shared.dbs();
         let before = std::mem::take(&mut self.active);

@@ -287,6 +287,35 @@ fn a_lost_redo_record_is_noticed() {
     );
 }
 
+/// Without syncs a power failure can also take the command from its lowest partition, with its record, and from the
+/// queue, and leave it in another partition. The log delivers it again.
+#[test]
+fn a_command_that_only_a_higher_partition_has_executed_is_noticed() {
+    let mut world = World::new(2, 1);
+    let all = key_of_each("k", 2);
+    let dir = world.dirs[0].path().to_path_buf();
+    let old = scratch();
+    let copies: Vec<_> = (0..3).map(|log| old.path().join(log.to_string())).collect();
+    world.machine(0).shared().checkpoint(&copies).unwrap();
+    let entry = world.decide_several(encoded(&format!("MSET {} 1 {} 1", all[0], all[1])), 0);
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    world.deliver_all(0);
+    world.machines[0] = None;
+    for (log, home) in [(0, "p0"), (2, "m")] {
+        let place = dir.join(home).join("db-0");
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::rename(&copies[log], place).unwrap();
+    }
+    world.reopen(0);
+    let applied = world.machine(0).applied();
+    assert_eq!(applied, [0, 2, 0]);
+    let results: Vec<_> = (0..3)
+        .map(|log| world.deliver(0, log, usize::MAX))
+        .collect();
+    let is_torn = |result: &Result<(), StoreError>| matches!(result, Err(StoreError::Torn { entry: e }) if *e == entry);
+    assert!(results.iter().any(is_torn), "{results:?}");
+}
+
 #[test]
 fn a_lost_tail_of_one_store_comes_back_from_the_redo_record() {
     let mut world = World::new(2, 2);

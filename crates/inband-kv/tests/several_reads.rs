@@ -198,6 +198,28 @@ fn a_power_cut_that_takes_the_queue_leaves_the_redo_record() {
     assert_eq!(reply, "['3' '1']");
 }
 
+/// A replica has executed a command over two partitions, and not synced it in the second one, when it installs a peer's
+/// checkpoint. Its second store is not behind that, so it is kept; the peer needs no record of the command any more. A
+/// power failure must not take the command from the second store then.
+#[test]
+fn a_power_cut_after_a_checkpoint_takes_nothing_from_the_stores_that_are_kept() {
+    let mut world = World::new(2, 2);
+    let keys = key_of_each("k", 2);
+    let mset = encoded(&format!("MSET {} 1 {} 1", keys[0], keys[1]));
+    let entry = world.decide_several(mset.clone(), 0);
+    (0..2).for_each(|partition| world.mark(partition, entry));
+    (0..2).for_each(|replica| world.deliver_all(replica));
+    // The peer goes on in the first partition and in the queue.
+    world.decide_several(mset, 0);
+    world.decide_line(&format!("SET {} 2", keys[0]), 0);
+    world.deliver_all(0);
+    world.copy(0, SYNCED);
+    assert_eq!(world.machine(SYNCED).applied(), [3, 2, 3]);
+    world.power_cut(&mut |_| 0);
+    let reply = world.ask(&format!("MGET {} {}", keys[0], keys[1]));
+    assert_eq!(reply, "['1' '1']");
+}
+
 fn keys_of(stream: &[u8]) -> Vec<String> {
     let mut keys = Vec::new();
     let summary = read(stream, &mut |key| {

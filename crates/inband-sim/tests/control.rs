@@ -85,6 +85,20 @@ fn random_schedules_are_survived() {
     assert!(summary.stats.of(counts::EPOCHS) > 40, "{summary:?}");
 }
 
+/// The same with journals: reconfigurations meet power failures, and disks that are full, fail or are damaged.
+#[test]
+fn random_schedules_with_journals_are_survived() {
+    let options = Options {
+        faulty_us: 500_000,
+        plane: Some(true),
+        sync: Some(true),
+        store: Some(false),
+        ..Options::default()
+    };
+    let summary = worlds::survive::<Paxos>(3_001, 60, &options);
+    assert!(summary.stats.of(counts::EPOCHS) > 40, "{summary:?}");
+}
+
 #[test]
 fn a_seed_is_one_schedule() {
     let options = Options {

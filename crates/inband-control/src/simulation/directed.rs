@@ -3,7 +3,7 @@
 use super::cluster::{Breaks, Cluster, COORDINATORS};
 use crate::configuration::{Epoch, NodeId};
 use crate::coordinator::Waiting;
-use crate::state::{Change, Refusal};
+use crate::state::{Change, Phase, Refusal};
 
 const SECOND: u64 = 1_000_000;
 
@@ -149,6 +149,29 @@ fn a_change_whose_new_member_dies_is_given_up() {
     cluster.cut_off(3, 0);
     settle(&mut cluster);
     assert!(cluster.abandoned > 0);
+}
+
+/// One of the acceptors whose votes are to be merged dies before it has shown them. The others are a majority: the
+/// reconfiguration is begun anew without it.
+#[test]
+fn a_sealed_acceptor_that_dies_with_its_votes_is_not_awaited() {
+    let mut cluster = cluster();
+    let new = cluster.candidate(4);
+    cluster.request(Change::Add(new)).expect("it is up");
+    let sealed = |c: &Cluster| match c.state.pending.as_ref().map(|p| p.phase.clone()) {
+        Some(Phase::Installing { sealed, .. }) => sealed,
+        _ => Vec::new(),
+    };
+    let until = cluster.now + SECOND;
+    assert!(cluster.run_until(until, |c| !sealed(c).is_empty()));
+    let dead = sealed(&cluster)[0];
+    cluster.cut_off(dead, 60 * SECOND);
+    let until = cluster.now + 20 * SECOND;
+    let is_over = |c: &Cluster| c.state.pending.is_none();
+    assert!(cluster.run_until(until, is_over), "{}", cluster.describe());
+    decides(&mut cluster);
+    cluster.cut_off(dead, 0);
+    settle(&mut cluster);
 }
 
 /// 4 replaces 1 but is slow, so the epoch is opened without it; then 2 loses its memory. One of three is lost, and 4

@@ -74,6 +74,9 @@ impl Machine {
                 self.pass_read(number, partition)?;
             } else if was_executed {
                 self.redo(number, partition)?;
+            } else if entry.involved.iter().any(is_done) {
+                // Only a power failure without `sync` leaves this; the others would wait for it forever.
+                return Err(StoreError::Torn { entry: number });
             } else {
                 let is_ready = |p: &usize| self.next_entry_at(*p) == Some(number);
                 if !entry.involved.iter().all(is_ready) {
@@ -145,10 +148,6 @@ impl Machine {
         outcomes: &mut Outcomes,
     ) -> Result<(), StoreError> {
         let entry = self.queue.take(number);
-        let is_done = |p: &usize| self.log_states[*p].store.done_entry() >= number;
-        if entry.involved.iter().any(is_done) {
-            return Err(StoreError::Torn { entry: number });
-        }
         let now_ms = self.time_of(&entry);
         if entry.is_free {
             self.read(&entry, number, now_ms, outcomes)?;

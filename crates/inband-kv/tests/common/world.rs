@@ -1,6 +1,7 @@
 //! Several replicas with several partitions, and the hand-written logs that they all receive.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use bytes::BytesMut;
 use inband_host::log::{Origin, Ticket, ValueKind};
@@ -192,26 +193,47 @@ impl World {
         }
     }
 
-    /// Copies the disk of the replica that syncs, and records its writes from now on.
-    fn tape(&mut self) {
-        let base = scratch();
+    /// Copies the disk of the replica that syncs.
+    fn copy_disk(&mut self) -> tempfile::TempDir {
+        let copy = scratch();
         let machine = self.machine(SYNCED);
         let logs: Vec<_> = (0..machine.logs())
-            .map(|log| base.path().join(log.to_string()))
+            .map(|log| copy.path().join(log.to_string()))
             .collect();
         machine.shared().checkpoint(&logs).unwrap();
-        machine.faults().start_tape();
-        self.base = Some(base);
+        copy
+    }
+
+    /// Copies the disk of the replica that syncs, and records its writes from now on.
+    fn tape(&mut self) {
+        self.base = Some(self.copy_disk());
+        self.machine(SYNCED).faults().start_tape();
+    }
+
+    fn paths(&mut self, replica: usize) -> Vec<PathBuf> {
+        let machine = self.machine(replica);
+        let logs = 0..machine.logs();
+        logs.map(|log| machine.store(log).path().to_path_buf())
+            .collect()
+    }
+
+    /// The replica that syncs has installed a checkpoint. What it has received is synced; what it has kept need not be.
+    fn tape_installed(&mut self, before: &[PathBuf]) {
+        let (after, copy) = (self.paths(SYNCED), self.copy_disk());
+        let base = self.base.as_ref().expect("it is taped");
+        for log in (0..after.len()).filter(|log| before[*log] != after[*log]) {
+            let name = log.to_string();
+            std::fs::remove_dir_all(base.path().join(&name)).unwrap();
+            std::fs::rename(copy.path().join(&name), base.path().join(&name)).unwrap();
+        }
     }
 
     /// The host of the replica that syncs loses power. Each store keeps everything up to some write, at or after its
     /// last sync, chosen by `picks`.
     pub fn power_cut(&mut self, picks: &mut dyn FnMut(usize) -> usize) {
         let base = self.base.take().expect("it was taped");
+        let paths = self.paths(SYNCED);
         let machine = self.machine(SYNCED);
-        let paths: Vec<_> = (0..machine.logs())
-            .map(|log| machine.store(log).path().to_path_buf())
-            .collect();
         let tapes: Vec<_> = paths
             .iter()
             .map(|path| machine.faults().tape(path))
@@ -405,6 +427,7 @@ impl World {
     /// Copies a checkpoint from one replica to another and installs it.
     pub fn copy(&mut self, from: usize, to: usize) {
         let shared = self.machine(from).shared();
+        let before = self.paths(to);
         let machine = self.machine(to);
         let incoming = machine.incoming();
         for dir in incoming.iter().filter(|dir| dir.exists()) {
@@ -421,7 +444,7 @@ impl World {
             Err(error) => return self.crash(to, error),
         }
         if to == SYNCED {
-            self.tape();
+            self.tape_installed(&before);
         }
     }
 

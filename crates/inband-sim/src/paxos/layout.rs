@@ -39,7 +39,7 @@ pub struct Layout {
     pub store: bool,
     /// Of the store's commands over several partitions, the share that only reads, in parts per million.
     pub store_reads_ppm: u64,
-    /// The real control plane changes members; only without journals.
+    /// The real control plane changes members.
     pub plane: bool,
     /// Maximum time until a replica makes durable what it has applied.
     pub flush_max_us: u64,

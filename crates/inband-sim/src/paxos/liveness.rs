@@ -6,6 +6,7 @@ use inband_paxos::timing::Micros;
 use crate::paxos::event::Event;
 use crate::paxos::invariant::Invariant;
 use crate::paxos::limits::{CROWD, CROWD_PPM, LIVENESS_MAX_US, LIVENESS_PROBE_US, READS_PPM};
+use crate::paxos::plane::Plane;
 use crate::paxos::{counts, World};
 
 /// Recoveries of single instances that a host has begun.
@@ -139,9 +140,9 @@ impl World {
     /// Returns the state of all hosts, for the report of a failure.
     pub fn explain(&self) -> String {
         let logs = 0..self.system.layout.partitions;
-        logs.map(|partition| self.explain_log(partition))
-            .collect::<Vec<String>>()
-            .join("\n  ")
+        let logs = logs.map(|partition| self.explain_log(partition));
+        let plane = self.system.plane.iter().map(Plane::explain);
+        logs.chain(plane).collect::<Vec<String>>().join("\n  ")
     }
 
     fn explain_log(&self, partition: usize) -> String {

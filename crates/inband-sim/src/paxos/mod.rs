@@ -29,6 +29,7 @@ mod plane;
 mod power;
 mod replicas;
 mod rounds;
+mod sim_acceptor;
 mod simhost;
 mod store;
 mod stores;

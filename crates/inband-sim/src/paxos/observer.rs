@@ -43,9 +43,9 @@ struct Acceptor {
     sequences: Vec<Option<u64>>,
     /// The highest promise ever given for the partition, whether or not it was forgotten since.
     promise_ever: u64,
-    /// With a journal: votes that are not yet on disk.
-    unsynced: Vec<Seen>,
-    /// With a journal: the state on disk.
+    /// With a journal: votes that are not yet on disk, and their epochs.
+    unsynced: Vec<(u64, Seen)>,
+    /// With a journal: the state on disk, if it votes.
     synced: Option<Synced>,
 }
 
@@ -126,6 +126,8 @@ impl Observer {
         acceptor.slots = slots.map(Option::unwrap_or_default).collect();
         acceptor.view = registers.acceptor.acceptor(self.partition);
         acceptor.sequences.clear();
+        // What it is given is on disk only when it begins to vote with that.
+        acceptor.synced = acceptor.synced.take().map(|_| Synced::default());
     }
 
     /// An acceptor was given the state with which it begins its epoch. Its promises of an earlier epoch concerned
@@ -170,6 +172,20 @@ impl Observer {
     /// An acceptor with a journal has started with these registers. It must not have forgotten anything that was on its
     /// disk. From now on its actions count once they are synced.
     pub fn restored(&mut self, node: u8, registers: &Registers) -> Result<(), Broken> {
+        self.recovered(node, registers)?;
+        let Some(at) = self.nodes.iter().position(|n| *n == node) else {
+            return Ok(());
+        };
+        let epoch = self.acceptors[at].view.epoch;
+        let slots = self.acceptors[at].slots.clone();
+        for slot in slots.iter().filter(|slot| slot.vround != 0) {
+            self.count(at, epoch, *slot)?;
+        }
+        self.synced(node)
+    }
+
+    /// The same for one that does not vote yet: its votes may be of an earlier epoch.
+    pub fn recovered(&mut self, node: u8, registers: &Registers) -> Result<(), Broken> {
         let Some(at) = self.nodes.iter().position(|n| *n == node) else {
             return Ok(());
         };
@@ -193,14 +209,18 @@ impl Observer {
                 )));
             }
         }
-        for slot in slots.iter().filter(|slot| slot.vround != 0) {
-            self.count(at, view.epoch, *slot)?;
-        }
         let acceptor = &mut self.acceptors[at];
         (acceptor.view, acceptor.slots) = (view, slots);
         acceptor.sequences.clear();
         acceptor.synced = Some(Synced::default());
-        self.synced(node)
+        Ok(())
+    }
+
+    /// The journal of an acceptor was damaged.
+    pub fn lost_disk(&mut self, node: u8) {
+        if let Some(at) = self.nodes.iter().position(|n| *n == node) {
+            self.acceptors[at].synced = Some(Synced::default());
+        }
     }
 
     /// Everything that an acceptor with a journal has done is now on its disk.
@@ -210,14 +230,16 @@ impl Observer {
         };
         let acceptor = &mut self.acceptors[at];
         acceptor.promise_ever = acceptor.promise_ever.max(acceptor.view.promise);
-        acceptor.synced = Some(Synced {
-            view: acceptor.view,
-            slots: acceptor.slots.clone(),
+        acceptor.synced = Some(match acceptor.view.voting {
+            true => Synced {
+                view: acceptor.view,
+                slots: acceptor.slots.clone(),
+            },
+            false => Synced::default(),
         });
-        let epoch = acceptor.view.epoch;
         let votes = std::mem::take(&mut acceptor.unsynced);
         let mut votes = votes.into_iter();
-        votes.try_for_each(|vote| self.count(at, epoch, vote))
+        votes.try_for_each(|(epoch, vote)| self.count(at, epoch, vote))
     }
 
     /// Checks an acceptor after a step. `instance`: the only instance that the step concerned.
@@ -358,7 +380,7 @@ impl Observer {
         }
         let acceptor = &mut self.acceptors[at];
         if acceptor.synced.is_some() {
-            acceptor.unsynced.push(now);
+            acceptor.unsynced.push((view.epoch, now));
             return Ok(());
         }
         self.count(at, view.epoch, now)

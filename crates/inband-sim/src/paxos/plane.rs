@@ -1,16 +1,15 @@
 //! The control plane in the simulated world: the real coordinator, members and replicated state of inband-control
 //! change the members of the cluster, while packets and control messages are lost.
 //!
-//! Controllers have separate hosts. Their log is a single list that each applies in order, after a delay; Raft itself
+//! Acceptors have journals in some worlds ([`crate::paxos::sim_acceptor`]). Controllers have separate hosts. Their log is a single list that each applies in order, after a delay; Raft itself
 //! is tested in inband-control.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use inband_control::acceptor::AcceptorState;
+use inband_control::acceptor::{AcceptorState, Holds};
 use inband_control::configuration::{
     Beginning, Configuration, Epoch, Identity, Member as Node, NodeId, Parts,
 };
@@ -18,11 +17,9 @@ use inband_control::coordinator::Coordinator;
 use inband_control::member::{Fences, MemberAgent, MemberConfig, NoteError, Notes};
 use inband_control::message::{Message, Order, ReplicaPositions};
 use inband_control::outbox::{Outbox, To};
-use inband_control::registers::RegisterState;
 use inband_control::state::{Change, Command, State};
 use inband_control::timing::Timing;
-use inband_paxos::dataplane::soft::Registers;
-use inband_paxos::host::{spread_leaders, EpochConfig};
+use inband_paxos::host::{spread_leaders, EpochConfig, Host};
 use inband_paxos::timing::Micros;
 
 use crate::paxos::epochs::Members;
@@ -33,6 +30,7 @@ use crate::paxos::limits::{
     CONTROLLER_DOWN_MAX_US, CONTROL_COMMAND_LOST_PPM, CONTROL_COMMAND_MAX_US, CONTROL_LATE_MAX_US,
     CONTROL_LINK_MAX_US, CONTROL_TICK_MAX_US,
 };
+use crate::paxos::sim_acceptor::{Desk, SimAcceptor};
 use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
 
@@ -66,7 +64,7 @@ impl Notes for Durable {
     }
 }
 
-type SimMember = MemberAgent<RegisterState<Arc<Registers>>, Durable>;
+type SimMember = MemberAgent<SimAcceptor, Durable>;
 
 /// A host's part in the control plane.
 struct Part {
@@ -74,6 +72,9 @@ struct Part {
     member: Option<SimMember>,
     fences: Rc<RefCell<Fences>>,
     identity: Identity,
+    desk: Rc<RefCell<Option<Desk>>>,
+    /// What the acceptor of a host that is down has on its disk.
+    held: Option<Holds>,
     /// The last configuration that the host was told of; it is stored on disk.
     kept: Configuration,
     /// The epoch in which its acceptor was seen voting since the last start.
@@ -163,6 +164,8 @@ impl Plane {
             member: None,
             fences: Rc::default(),
             identity: identity(node),
+            desk: Rc::default(),
+            held: None,
             kept: first.clone(),
             voting_in: None,
         };
@@ -197,11 +200,42 @@ impl Plane {
         self.state.opened.as_ref()
     }
 
+    /// Returns the state of the control plane, for people.
+    pub fn explain(&self) -> String {
+        let opened = self.in_force().map_or(0, |opened| opened.epoch);
+        let pending = self.state.pending.as_ref();
+        let pending = pending.map(|pending| (pending.target.epoch, &pending.phase));
+        let waiting = self.seats.iter().map(|seat| seat.coordinator.waiting());
+        let waiting: Vec<_> = waiting.collect();
+        let mut lines = vec![format!(
+            "control plane: epoch {opened}, pending {pending:?}, waiting {waiting:?}"
+        )];
+        for (node, part) in &self.parts {
+            let member = part.member.as_ref();
+            let acceptor = member.and_then(|member| member.acceptor());
+            if let (Some(member), Some(acceptor)) = (member, acceptor) {
+                lines.push(format!(
+                    "node {node}: epoch {}, voting {}, holds {:?}, {:?}, installs for {:?}, trouble {:?}",
+                    acceptor.epoch(),
+                    acceptor.is_voting(),
+                    acceptor.holds(),
+                    part.fences.borrow(),
+                    member.installing_for(),
+                    member.trouble()
+                ));
+            }
+        }
+        lines.join("\n    ")
+    }
+
     /// Returns whether this host's acceptor holds the state with which the epoch in force began.
     pub fn holds(&self, node: NodeId) -> bool {
         let epoch = self.in_force().map_or(EPOCH, |c| c.epoch);
-        let member = self.parts[&node].member.as_ref();
-        let holds = member.and_then(|m| m.acceptor()?.holds());
+        let part = &self.parts[&node];
+        let holds = match &part.member {
+            Some(member) => member.acceptor().and_then(SimAcceptor::holds),
+            None => part.held,
+        };
         holds.is_some_and(|holds| holds.epoch == epoch)
     }
 }
@@ -236,6 +270,8 @@ impl World {
         let registers = switch
             .map(|s| s.registers().clone())
             .filter(|_| has_acceptor);
+        let journal = self.system.hosts[at].host.as_ref().and_then(Host::journal);
+        let holds = journal.and_then(|(journal, _)| journal.holds());
         let Some(part) = self
             .system
             .plane
@@ -253,7 +289,8 @@ impl World {
             settings: String::new(),
             timing: TIMING,
         };
-        let acceptor = registers.map(|registers| RegisterState::new(registers, geometry));
+        let acceptor = registers
+            .map(|registers| SimAcceptor::new(registers, geometry, holds, part.desk.clone()));
         part.member = Some(MemberAgent::new(
             config,
             acceptor,
@@ -268,14 +305,24 @@ impl World {
 
     /// The host of a member has crashed.
     pub(crate) fn crash_member(&mut self, node: NodeId) {
+        let keeps_journal = self.keeps_journal(node);
         if let Some(part) = self
             .system
             .plane
             .as_mut()
             .and_then(|p| p.parts.get_mut(&node))
         {
-            part.member = None;
+            let member = part.member.take().filter(|_| keeps_journal);
+            part.held = member.and_then(|member| member.acceptor()?.holds());
             part.voting_in = None;
+        }
+    }
+
+    /// The disk of a host that is down was damaged.
+    pub(crate) fn damage_member(&mut self, node: NodeId) {
+        let plane = self.system.plane.as_mut();
+        if let Some(part) = plane.and_then(|plane| plane.parts.get_mut(&node)) {
+            part.held = None;
         }
     }
 
@@ -287,6 +334,7 @@ impl World {
     ) {
         let at = self.index(node).expect("members are hosts");
         let shows = self.system.hosts[at].clock.shows(self.now);
+        let keeps_journal = self.keeps_journal(node);
         let part = self
             .system
             .plane
@@ -297,12 +345,31 @@ impl World {
             return;
         };
         let mut out = Outbox::new();
+        let sim = &mut self.system.hosts[at];
+        if keeps_journal {
+            let (host, disk) = (sim.host.take(), sim.power.journal.take());
+            *part.desk.borrow_mut() = Option::zip(host, disk).map(|lent| Desk::new(lent, shows));
+        }
         act(member, shows, &mut out);
         let entered = member.take_entered().cloned();
         if let Some(configuration) = &entered {
             part.kept = configuration.clone();
         }
+        let desk = part.desk.borrow_mut().take();
+        let is_written = desk.map(|desk| {
+            sim.host = Some(desk.host);
+            sim.power.journal = Some(desk.disk);
+            desk.is_written
+        });
+        if is_written == Some(true) {
+            let mut observers = self.system.observers.iter_mut();
+            let seen = observers.try_for_each(|observer| observer.synced(node));
+            self.check(seen);
+        }
         self.look_at_member(at);
+        if is_written.is_some() {
+            self.with_host(node, None, None, |host, now, out| host.release(now, out));
+        }
         if let Some(configuration) = entered {
             self.enter(at, &configuration);
         }

@@ -29,7 +29,7 @@ const LIMITS: DiskLimits = DiskLimits {
 pub(crate) struct Power {
     pub(crate) storage: SimulatedDisk,
     /// The journal, while the process runs.
-    journal: Option<AcceptorDisk>,
+    pub(crate) journal: Option<AcceptorDisk>,
     /// The acceptor has entered an epoch. This note is stored separately from the journal.
     has_entered: bool,
     sync_is_due: bool,
@@ -37,10 +37,23 @@ pub(crate) struct Power {
     pub(crate) is_damaged: bool,
 }
 
+/// Returns whether an acceptor has lost votes, or may have.
+pub(crate) fn has_lost(start: &AcceptorStart, is_managed: bool) -> bool {
+    match is_managed {
+        true => start.damage.is_some(),
+        false => !start.voting,
+    }
+}
+
 impl World {
     /// Returns whether the acceptor of this host keeps a journal.
     pub(crate) fn keeps_journal(&self, node: u8) -> bool {
-        self.system.layout.sync && self.system.layout.acceptors.contains(&node)
+        let layout = &self.system.layout;
+        let acceptors = match layout.plane {
+            true => &layout.acceptor_hosts, // they come and go
+            false => &layout.acceptors,
+        };
+        layout.sync && acceptors.contains(&node)
     }
 
     /// Opens the journal of a host that starts. Returns the acceptor's restored state, and whether it may vote.
@@ -55,12 +68,16 @@ impl World {
         let storage = power.storage.clone();
         let mut open = || Ok(Box::new(storage.clone()) as Box<dyn Storage>);
         let geometry = self.system.layout.geometry();
-        let opened = AcceptorDisk::open(&mut open, LIMITS, geometry, EPOCH, power.has_entered);
+        let is_managed = self.system.layout.plane;
+        let opened = match is_managed {
+            true => AcceptorDisk::resume(&mut open, LIMITS, geometry),
+            false => AcceptorDisk::open(&mut open, LIMITS, geometry, EPOCH, power.has_entered),
+        };
         let (journal, start) = opened.map_err(|error| error.to_string())?;
         power.journal = Some(journal);
         power.sync_is_due = false;
         let was_damaged = std::mem::take(&mut power.is_damaged);
-        if !start.voting && !was_damaged && !has_forgotten {
+        if has_lost(&start, is_managed) && !was_damaged && !has_forgotten {
             return Err(format!("it forgot what nobody damaged: {:?}", start.damage));
         }
         Ok(start)
@@ -75,6 +92,20 @@ impl World {
         host.keep_journal(start.restored.as_ref());
         let (journal, registers) = host.journal().expect("it keeps one from now on");
         let mut result = Ok(());
+        if self.system.layout.plane {
+            // The control plane decides whether it votes, as in `Node`.
+            for log in 0..self.system.layout.partitions {
+                let epoch = registers.acceptor.acceptor(log).epoch;
+                registers.acceptor.seal(log, epoch);
+            }
+            for observer in &mut self.system.observers {
+                if start.damage.is_some() {
+                    observer.lost_disk(*node);
+                }
+                result = result.and(observer.recovered(*node, registers));
+            }
+            return self.check(result);
+        }
         if start.restored.is_none() {
             let disk = power.journal.as_mut().expect("it was opened");
             let entered = disk.enter(journal, registers);
@@ -201,6 +232,7 @@ impl World {
             return;
         }
         self.system.hosts[at].power.is_damaged = true;
+        self.damage_member(node);
         let storage = &self.system.hosts[at].power.storage;
         let files = storage.list().unwrap_or_default();
         if let Some(file) = self.system.rng.disks.pick(&files) {

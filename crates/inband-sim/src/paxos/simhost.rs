@@ -13,7 +13,7 @@ use crate::paxos::layout::{Layout, EPOCH};
 use crate::paxos::limits::{DEADLINE_SLACK_US, TICK_LATE_MAX_US};
 use crate::paxos::liveness::recoveries;
 use crate::paxos::mutation::Mutation;
-use crate::paxos::power::Power;
+use crate::paxos::power::{has_lost, Power};
 use crate::paxos::store::StoreReplica;
 use crate::paxos::trace::Happened;
 use crate::paxos::{counts, World};
@@ -124,7 +124,10 @@ impl World {
         if !reused || sim.incarnation == 0 {
             sim.incarnation += 1;
         }
-        sim.memory_lost |= journal.as_ref().is_some_and(|start| !start.voting);
+        let is_managed = self.system.layout.plane;
+        sim.memory_lost |= journal
+            .as_ref()
+            .is_some_and(|start| has_lost(start, is_managed));
         // With the real control plane an acceptor votes only when it is told to.
         let remembers = !sim.memory_lost && self.system.plane.is_none();
         let voting = remembers || self.system.mutation == Some(Mutation::Amnesia);

@@ -46,6 +46,9 @@ pub struct Options {
     /// Whether the real control plane changes the members [default: in some seeds]
     #[arg(long = "control-plane", value_name = "BOOL")]
     pub plane: Option<bool>,
+    /// Whether acceptors keep journals [default: in some seeds without the control plane]
+    #[arg(long, value_name = "BOOL")]
+    pub sync: Option<bool>,
     /// A rule to break.
     #[arg(skip)]
     pub mutation: Option<Mutation>,
@@ -57,6 +60,7 @@ impl Default for Options {
             faulty_us: FAULTY_PHASE_US,
             store: None,
             plane: None,
+            sync: None,
             mutation: None,
         }
     }
@@ -221,6 +225,7 @@ impl System for Paxos {
         let needs_journal = options.mutation == Some(Mutation::LyingDisk);
         layout.sync = needs_journal || Rng::new(seed, 6).chance_ppm(SYNC_PPM);
         layout.sync &= options.plane != Some(true);
+        layout.sync = options.sync.unwrap_or(layout.sync);
         let mut rng_epochs = Rng::new(seed, 8);
         let needs_epochs = matches!(
             options.mutation,
@@ -228,7 +233,8 @@ impl System for Paxos {
         );
         let needs_epochs = needs_epochs || options.plane == Some(true);
         let changes = needs_epochs || rng_epochs.chance_ppm(EPOCHS_PPM);
-        let changes = changes && !layout.sync;
+        // Only the real control plane's acceptors may keep journals.
+        let changes = changes && (!layout.sync || options.plane == Some(true));
         if changes {
             layout.add_spare_acceptor();
             // The epoch mutations need the simulated coordinator, which the real control plane would replace.
