@@ -66,6 +66,7 @@ listed! {
         Linearizable = "every line is a linearizable register",
         OwnWrites = "a sole writer that repeats writes of unknown outcome never reads back anything older than its last completed write",
         OwnedEpochs = "a switch is active only in an epoch that a majority of servers granted it, and no epoch is used twice",
+        EpochsLeft = "no single packet uses up the epochs",
         AtMajority = "what was written or read is at a majority of servers",
         Whole = "a line is read as it was written",
         Liveness = "once faults end, every client is answered",
@@ -363,6 +364,7 @@ impl System for Memory {
 
     fn finish(world: &mut World<Memory>) {
         world.count_all();
+        world.check_epochs();
         world.check_history();
     }
 }
