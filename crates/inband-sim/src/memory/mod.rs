@@ -149,6 +149,13 @@ impl Memory {
     fn majority(&self) -> usize {
         usize::from(self.servers) / 2 + 1
     }
+
+    /// Returns whether a switch runs that still has to be restarted because the memory has grown. While it is active,
+    /// requests for the new lines end at their deadline.
+    fn lacks_the_last_chunk(&self, number: u8) -> bool {
+        let switch = self.switch.get(&number).and_then(Option::as_ref);
+        self.small_switch == Some(number) && switch.is_some_and(SwitchHost::is_its_first_start)
+    }
 }
 
 impl System for Memory {
@@ -287,6 +294,9 @@ impl System for Memory {
             }
         }
         for number in 0..SWITCHES {
+            if world.system.lacks_the_last_chunk(number) {
+                world.stop(Host::Switch(number));
+            }
             if world.system.switch[&number].is_none() {
                 world.start_switch(number);
             }
