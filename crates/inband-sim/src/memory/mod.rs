@@ -120,6 +120,7 @@ pub struct Memory {
     think_ns: Time,
     mistake: Option<Mistake>,
     fixed_suspicion: bool,
+    slow_hosts: bool,
     server: BTreeMap<u8, Option<ServerHost>>,
     switch: BTreeMap<u8, Option<SwitchHost>>,
     client: BTreeMap<u8, ClientHost>,
@@ -186,6 +187,7 @@ impl System for Memory {
             think_ns: *rng.pick(&[200_000, MS, 3 * MS]).expect("some"),
             mistake: options.mistake,
             fixed_suspicion: options.fixed_suspicion,
+            slow_hosts: options.slow_hosts,
             server: BTreeMap::new(),
             switch: BTreeMap::new(),
             client: BTreeMap::new(),
@@ -294,7 +296,8 @@ impl System for Memory {
             }
         }
         for number in 0..SWITCHES {
-            if world.system.lacks_the_last_chunk(number) {
+            // Not where take-overs are counted.
+            if world.system.lacks_the_last_chunk(number) && !world.system.slow_hosts {
                 world.stop(Host::Switch(number));
             }
             if world.system.switch[&number].is_none() {
