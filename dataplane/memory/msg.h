@@ -57,6 +57,11 @@ IB_INLINE ib_u32 ib_memory_count_bits(ib_u32 bits) {
     return (ib_u32)__builtin_popcount(bits);
 }
 
+/* Whether a packet's epoch is so far ahead of the known one that it proves nothing. */
+IB_INLINE int ib_memory_is_ahead(ib_u64 epoch, ib_u64 known) {
+    return epoch > known + IB_MEMORY_EPOCH_AHEAD_MAX;
+}
+
 /* Length of the value of a packet of this type with this many lines. */
 IB_INLINE ib_u32 ib_memory_value_len_bytes(ib_u8 type, ib_u32 lines) {
     if (!(IB_MEMORY_WITH_LINES >> type & 1))

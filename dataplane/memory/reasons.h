@@ -16,7 +16,7 @@ enum ib_memory_verdict {
     X(memory_bad_lines) /* none, or a value of another length than they need */                    \
     X(memory_bad_chunk) /* behind the end of the memory */                                         \
     X(memory_bad_digest)                                                                           \
-    X(memory_bad_epoch) /* 0, or more than its bits */                                             \
+    X(memory_bad_epoch) /* 0, more than its bits, or that of no timestamp so high */               \
     X(memory_not_for_role)                                                                         \
     /* switch: requests */                                                                         \
     X(memory_not_active)                                                                           \
@@ -45,7 +45,9 @@ enum ib_memory_verdict {
     X(memory_read)                                                                                 \
     X(memory_written)                                                                              \
     /* switch: requests */                                                                         \
-    X(memory_write_back_again)
+    X(memory_write_back_again)                                                                     \
+    /* either role */                                                                              \
+    X(memory_epoch_ahead) /* the process asks the servers whether there is such an epoch */
 
 IB_REASONS_OF(memory, IB_MEMORY_REASONS_FIRST, IB_MEMORY_REASONS);
 

@@ -13,13 +13,20 @@ IB_INLINE int ib_memory_is_for_process(const struct ib_memory_msg *m, ib_u64 ser
            (m->type == IB_MEMORY_GRANT && serving);
 }
 
+/* Whether the timestamp (host order) is of the packet's epoch or an earlier one, as all that a
+ * switch sends are. No write could ever replace a line with a timestamp of the last epoch. */
+IB_INLINE int ib_memory_is_of_epoch(const struct ib_memory_msg *m, ib_u64 timestamp) {
+    return timestamp >> IB_MEMORY_COUNT_BITS <= m->epoch;
+}
+
 /* Returns IB_R_none if the request must be answered. */
 IB_INLINE unsigned int ib_memory_is_not_answered(const struct ib_memory_msg *m, ib_u64 serving) {
     if (!serving)
         return IB_R_memory_recovering;
     if (m->type != IB_MEMORY_READ && m->type != IB_MEMORY_WRITE && m->type != IB_MEMORY_WRITE_BACK)
         return IB_R_memory_not_for_role;
-    return m->epoch == 0 ? IB_R_memory_bad_epoch : IB_R_none;
+    int of_epoch = m->type != IB_MEMORY_WRITE || ib_memory_is_of_epoch(m, m->timestamp);
+    return m->epoch == 0 || !of_epoch ? IB_R_memory_bad_epoch : IB_R_none;
 }
 
 IB_INLINE struct ib_result ib_memory_answer(struct ib_memory_msg *m, ib_u8 type,

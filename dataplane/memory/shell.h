@@ -7,6 +7,8 @@
  *  - A server raises its epoch before it locks the chunk, and checks the packet's epoch under the
  *    lock. If the check were outside, a write of an old epoch could be stored after a read of a
  *    newer epoch, and complete although no later read sees it.
+ *  - Neither role takes over an epoch that is far above its own: its process asks the servers
+ *    whether there is such an epoch. Otherwise one packet could use up all of them.
  *  - A switch reads its epoch, and the session again, under the slot's lock. The process closes a
  *    session before it clears the session's slots, so none of its requests begins in them later.
  *  - A block's last timestamp and epoch are one word: no timestamp is assigned twice, nor is a
@@ -260,8 +262,11 @@ IB_INLINE struct ib_result ib_shell_memory_switch(struct ib_memory_here *here,
     if (m->type != IB_MEMORY_EPOCH)
         return ib_verdict(IB_DROP, IB_R_memory_not_for_role);
     struct ib_memory_switch *regs = ib_memory_switch_at(here);
-    if (!regs || m->epoch <= IB_LOAD(&regs->epoch))
+    ib_u64 epoch = regs ? IB_LOAD(&regs->epoch) : 0;
+    if (!regs || m->epoch <= epoch)
         return ib_verdict(IB_DROP, IB_R_memory_answer_late);
+    if (ib_memory_is_ahead(m->epoch, epoch))
+        return ib_verdict(IB_PASS, IB_R_memory_epoch_ahead);
     ib_atomic_max(&regs->deposed, m->epoch);
     return ib_verdict(IB_DROP, IB_R_memory_deposed);
 }
@@ -309,17 +314,18 @@ IB_INLINE int ib_memory_replaces_all(const struct ib_memory_msg *m,
     return 1;
 }
 
-/* Packet -> chunk, for newer lines. Returns nonzero if the packet is shorter than it claims. */
-IB_INLINE int ib_memory_write(struct ib_memory_here *here, const struct ib_memory_msg *m,
-                              struct ib_memory_chunk *chunk) {
+/* Packet -> chunk, for newer lines. Returns IB_R_none, or why it ended before the last one: the
+ * packet is shorter than it claims, or has a timestamp that no switch gives. */
+IB_INLINE unsigned int ib_memory_write(struct ib_memory_here *here, const struct ib_memory_msg *m,
+                                       struct ib_memory_chunk *chunk) {
     ib_u32 lines_at = 0;
     if (ib_memory_replaces_all(m, chunk)) {
         if (ib_memory_value_load(here, 0, chunk->line, IB_MEMORY_LINES_LEN_BYTES,
                                  IB_MEMORY_LINES_LEN_BYTES))
-            return -1;
+            return IB_R_no_room;
         for (ib_u32 n = 0; n < IB_MEMORY_CHUNK_LINES; n++)
             chunk->timestamp[n] = IB_NET64(m->timestamp);
-        return 0;
+        return IB_R_none;
     }
     if (m->type == IB_MEMORY_WRITE_BACK)
         lines_at = ib_memory_count_bits(m->lines) * IB_MEMORY_TIMESTAMP_LEN_BYTES;
@@ -332,16 +338,18 @@ IB_INLINE int ib_memory_write(struct ib_memory_here *here, const struct ib_memor
         if (m->type == IB_MEMORY_WRITE_BACK &&
             ib_memory_value_load(here, place * IB_MEMORY_TIMESTAMP_LEN_BYTES, &timestamp,
                                  IB_MEMORY_TIMESTAMP_LEN_BYTES, IB_MEMORY_TIMESTAMP_LEN_BYTES))
-            return -1;
+            return IB_R_no_room;
         if (!ib_memory_replaces(chunk, n, IB_NET64(timestamp)))
             continue;
+        if (IB_RARE(!ib_memory_is_of_epoch(m, IB_NET64(timestamp))))
+            return IB_R_memory_bad_epoch;
         if (ib_memory_value_load(here, lines_at + place * IB_MEMORY_LINE_LEN_BYTES, chunk->line[n],
                                  IB_MEMORY_LINE_LEN_BYTES, IB_MEMORY_LINE_LEN_BYTES))
-            return -1;
+            return IB_R_no_room;
         IB_RACE_WINDOW();
         chunk->timestamp[n] = timestamp;
     }
-    return 0;
+    return IB_R_none;
 }
 
 /* Handles any packet at a server. */
@@ -356,6 +364,8 @@ IB_INLINE struct ib_result ib_shell_memory_server(struct ib_memory_here *here,
     struct ib_result result = {IB_DROP, ib_memory_is_not_answered(m, serving)};
     if (IB_RARE(result.reason != IB_R_none))
         return result;
+    if (IB_RARE(ib_memory_is_ahead(m->epoch, IB_LOAD(&regs->epoch))))
+        return ib_verdict(IB_PASS, IB_R_memory_epoch_ahead);
     struct ib_memory_chunk *chunk = ib_memory_chunk_at(here, m->chunk);
     if (IB_RARE(!chunk))
         return ib_verdict(IB_DROP, IB_R_memory_bad_chunk);
@@ -381,17 +391,18 @@ IB_INLINE struct ib_result ib_shell_memory_server(struct ib_memory_here *here,
     ib_u64 epoch = IB_LOAD(&regs->epoch);
 #endif
     IB_RACE_WINDOW();
-    if (IB_RARE(m->epoch < epoch))
+    if (IB_RARE(m->epoch < epoch)) {
         result = ib_memory_refuse_epoch(m, epoch);
-    else if (reads)
+    } else if (reads) {
         result =
             ib_memory_read(here, m, chunk)
                 ? ib_verdict(IB_DROP, IB_R_no_room)
                 : ib_memory_answer(m, IB_MEMORY_READ_ANSWER, value_len_bytes, IB_R_memory_read);
-    else
-        result = ib_memory_write(here, m, chunk)
-                     ? ib_verdict(IB_DROP, IB_R_no_room)
-                     : ib_memory_answer(m, IB_MEMORY_ACK, 0, IB_R_memory_written);
+    } else {
+        result.reason = ib_memory_write(here, m, chunk);
+        if (result.reason == IB_R_none)
+            result = ib_memory_answer(m, IB_MEMORY_ACK, 0, IB_R_memory_written);
+    }
     ib_seq_unlock(&chunk->sequence, odd);
     if (m->type == IB_MEMORY_READ_ANSWER)
         m->digest = ib_memory_value_sum(here, value_len_bytes);

@@ -32,6 +32,10 @@ enum ib_memory_limits {
     IB_MEMORY_EPOCH_MAX = (1 << IB_MEMORY_EPOCH_BITS) - 1,
     /* An epoch is pM + i: i is the node that proposed it, M is this. */
     IB_MEMORY_PROPOSERS = 32,
+    /* An epoch so much higher than a node's own is not taken from a packet: one packet must not use
+     * up the epochs. Half of what a server that replaces another skips, so that one packet to the
+     * lost server does not exceed it. */
+    IB_MEMORY_EPOCH_AHEAD_MAX = 512 * IB_MEMORY_PROPOSERS,
 };
 
 /* Message types. In brackets: sender and receiver. */

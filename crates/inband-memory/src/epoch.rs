@@ -17,6 +17,11 @@ pub const SWITCH_LAST: u8 = c::IB_MEMORY_SWITCH_LAST as u8;
 pub const EPOCHS: u64 = 1 << c::IB_MEMORY_EPOCH_BITS;
 /// How many epochs a replaced server skips: its promise is lost, and nothing it may have promised is above this.
 pub const REPLACE_SKIPS: u64 = 1024 * PROPOSERS;
+/// An epoch that is higher than a known one by more than this is taken only from a server's answer to a question of
+/// this process, which others cannot give: one packet must not use up the epochs.
+pub const EPOCH_AHEAD_MAX: u64 = c::IB_MEMORY_EPOCH_AHEAD_MAX as u64;
+/// Minimum time between two questions for the servers' epochs.
+pub const ASK_AGAIN_NS: Nanos = 10 * MS;
 
 /// Returns the node that owns an epoch, and alone may propose it.
 pub fn owner(epoch: u64) -> u8 {
@@ -32,6 +37,24 @@ pub fn is_switch(epoch: u64) -> bool {
 pub fn next(above: u64, node: u8) -> Option<u64> {
     let epoch = (above / PROPOSERS + 1) * PROPOSERS + u64::from(node);
     (epoch < EPOCHS).then_some(epoch)
+}
+
+/// Returns whether an epoch is so far above a known one that a packet alone is no evidence of it.
+pub fn is_ahead(epoch: u64, known: u64) -> bool {
+    epoch > known + EPOCH_AHEAD_MAX
+}
+
+/// Returns the epoch with which a node asks servers for theirs: no node proposes it, so a server that has one refuses
+/// it and states its own.
+pub fn question(node: u8) -> u64 {
+    u64::from(node)
+}
+
+/// Returns the epoch of the same node that a server must grant next on the way to one that is too far above what it
+/// knows; `None` if it is not too far.
+pub fn step(towards: u64, known: u64) -> Option<u64> {
+    let highest = (known + EPOCH_AHEAD_MAX) / PROPOSERS - 1;
+    is_ahead(towards, known).then(|| highest * PROPOSERS + u64::from(owner(towards)))
 }
 
 /// A promise is stored this far ahead, so that most epochs need not wait for a disk.
@@ -175,6 +198,21 @@ mod tests {
         out.promise = None;
         promise.prepare(&mut out);
         assert_eq!(out.promise, None, "a packet waits");
+    }
+
+    #[test]
+    fn what_is_too_far_ahead_is_reached_in_steps() {
+        assert_eq!(step(EPOCH_AHEAD_MAX, 0), None);
+        let far = next(EPOCHS - 100, 16).unwrap();
+        let (mut known, mut steps) = (0, 0);
+        while let Some(epoch) = step(far, known) {
+            assert!(known < epoch && epoch < far && !is_ahead(epoch, known));
+            assert_eq!(owner(epoch), 16);
+            (known, steps) = (epoch, steps + 1);
+        }
+        assert!(steps <= EPOCHS / EPOCH_AHEAD_MAX + 4, "{steps}");
+        // A packet to a server that is then lost does not raise it above its replacement's epoch.
+        const { assert!(EPOCH_AHEAD_MAX + AHEAD < REPLACE_SKIPS) };
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use crate::c;
 use crate::congestion::Window;
 use crate::epoch::{
-    is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, EPOCHS, MS, REPLACE_SKIPS,
-    SERVERS_MAX,
+    is_ahead, is_switch, majority, next, owner, question, step, Nanos, Nodes, Outbox, Promise,
+    ASK_AGAIN_NS, EPOCHS, MS, REPLACE_SKIPS, SERVERS_MAX,
 };
 use crate::lines::{Chunk, CHUNK_LINES, LINE_LEN_BYTES};
-use crate::registers::ServerRegisters;
+use crate::registers::{ServerRegisters, COUNT_BITS};
 use crate::round_trip::RoundTrip;
-use crate::wire::{emit, take_read, Header, EPOCH, F_TO_GRANT, GRANT, READ, READ_ANSWER};
+use crate::wire::{
+    emit, take_read, Header, EPOCH, F_TO_GRANT, GRANT, READ, READ_ANSWER, WRITE, WRITE_BACK,
+};
 
 /// Retransmission interval of GRANT.
 const GRANT_AGAIN_NS: Nanos = 2 * MS;
@@ -135,6 +137,9 @@ pub struct ServerHost {
     switch_epoch: u64,
     state: State,
     propose_at: Nanos,
+    /// When it may ask the others for their epochs again.
+    ask_at: Nanos,
+    epochs_refused: u64,
     /// By server: its number of chunks when it granted the fence.
     chunks_of: [u64; SERVERS_MAX as usize + 1],
     /// Distinguishes answers to this start's packets from answers to earlier ones.
@@ -175,6 +180,8 @@ impl ServerHost {
             switch_epoch: 0,
             state,
             propose_at: 0,
+            ask_at: 0,
+            epochs_refused: 0,
             chunks_of: [0; SERVERS_MAX as usize + 1],
             nonce: random,
             random,
@@ -206,6 +213,11 @@ impl ServerHost {
         self.promised.used()
     }
 
+    /// Returns how many requests for an epoch were refused because it was too far ahead.
+    pub fn epochs_refused(&self) -> u64 {
+        self.epochs_refused
+    }
+
     /// Handles a packet that the role passes on. `from`: where to send the answer.
     pub fn on_packet<From>(
         &mut self,
@@ -218,9 +230,12 @@ impl ServerHost {
     ) {
         match header.kind {
             GRANT => self.on_grant(from, header, registers, out),
-            EPOCH if header.flags & F_TO_GRANT != 0 => self.on_granted(now, header),
+            EPOCH if header.flags & F_TO_GRANT != 0 => {
+                self.on_granted(now, header, registers, out);
+            }
             // A READ was refused.
-            EPOCH => self.heard = self.heard.max(header.epoch),
+            EPOCH if header.request == self.nonce => self.heard = self.heard.max(header.epoch),
+            READ | WRITE | WRITE_BACK => self.ask(now, header, registers, out),
             READ_ANSWER => self.on_read(now, header, value, registers),
             _ => {}
         }
@@ -251,7 +266,11 @@ impl ServerHost {
             answer.timestamp = before;
         } else {
             answer.timestamp = registers.switch_epoch();
-            if header.epoch > self.promised.used() && header.epoch >= registers.epoch() {
+            let known = registers.epoch().max(self.promised.used());
+            let is_ahead = is_ahead(header.epoch, known);
+            self.epochs_refused += u64::from(is_ahead);
+            if header.epoch > self.promised.used() && header.epoch >= registers.epoch() && !is_ahead
+            {
                 self.promised.raise(header.epoch, out);
                 self.last_grant = (header.epoch, answer.timestamp, header.session);
                 registers.raise_epoch(header.epoch);
@@ -259,7 +278,7 @@ impl ServerHost {
                     registers.raise_switch_epoch(header.epoch);
                 }
             } else {
-                answer.epoch = registers.epoch().max(self.promised.used());
+                answer.epoch = known;
                 if u16::from(owner(answer.epoch)) == header.node {
                     // Another start of this node may have been granted it, and this one may propose it later: a refusal
                     // must never look like a grant.
@@ -270,16 +289,61 @@ impl ServerHost {
         emit(&answer, &[], out.packet(ToWhom::Asker(from)));
     }
 
-    fn on_granted(&mut self, now: Nanos, header: &Header) {
+    /// Asks the others for their epochs: a packet has one that is too far ahead, which alone proves nothing. This
+    /// server may have been cut off for long.
+    fn ask<From>(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        registers: &ServerRegisters,
+        out: &mut Out<From>,
+    ) {
+        if !is_ahead(header.epoch, registers.epoch()) || !self.is_serving() || now < self.ask_at {
+            return;
+        }
+        self.ask_at = now + ASK_AGAIN_NS;
+        for server in self.others() {
+            self.ask_for(question(self.config.node), server, out);
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = u8> {
+        let node = self.config.node;
+        (1..=self.config.servers).filter(move |server| *server != node)
+    }
+
+    /// Asks a server to grant this one an epoch.
+    fn ask_for<From>(&self, epoch: u64, server: u8, out: &mut Out<From>) {
+        let grant = Header {
+            kind: GRANT,
+            node: self.config.node.into(),
+            epoch,
+            session: self.nonce,
+            ..Header::default()
+        };
+        emit(&grant, &[], out.packet(ToWhom::Server(server)));
+    }
+
+    fn on_granted<From>(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        registers: &ServerRegisters,
+        out: &mut Out<From>,
+    ) {
         let is_other = header.node != u16::from(self.config.node)
             && (1..=u16::from(self.config.servers)).contains(&header.node);
         if header.session != self.nonce || !is_other {
             return; // answers an earlier start
         }
         self.heard = self.heard.max(header.epoch);
+        if self.is_serving() && is_ahead(header.epoch, registers.epoch()) {
+            registers.raise_epoch(header.epoch);
+        }
         let State::Fencing { epoch, granted, .. } = &mut self.state else {
             return;
         };
+        let server = header.node as u8;
         if self.asks {
             granted.add(header.node);
             if granted.count() >= majority(self.config.servers) {
@@ -311,6 +375,8 @@ impl ServerHost {
                     pace: Pace::new(now),
                 };
             }
+        } else if let Some(step) = step(*epoch, header.epoch).filter(|_| !granted.has(server)) {
+            self.ask_for(step, server, out);
         }
     }
 
@@ -326,6 +392,7 @@ impl ServerHost {
             return;
         };
         let is_of_this = header.request == self.nonce && header.epoch >= *fence;
+        let epoch_end = (header.epoch + 1) << COUNT_BITS;
         let node = header.node;
         let is_other =
             node != u16::from(self.config.node) && node <= u16::from(SERVERS_MAX) && node > 0;
@@ -340,7 +407,9 @@ impl ServerHost {
             return;
         }
         let (mut timestamps, mut lines) = ([0; CHUNK_LINES], [[0; LINE_LEN_BYTES]; CHUNK_LINES]);
-        if !take_read(header, value, &mut timestamps, &mut lines) {
+        let is_whole = take_read(header, value, &mut timestamps, &mut lines);
+        // No server of this epoch has stored anything of a later one.
+        if !is_whole || timestamps.iter().any(|timestamp| *timestamp >= epoch_end) {
             return;
         }
         for n in 0..CHUNK_LINES {
@@ -393,7 +462,6 @@ impl ServerHost {
             self.config.node,
             self.promised.used().max(self.heard + self.skips),
         );
-        let nonce = self.nonce;
         let State::Fencing {
             epoch,
             granted,
@@ -413,15 +481,9 @@ impl ServerHost {
             return;
         }
         *send_at = now + GRANT_AGAIN_NS;
-        let grant = Header {
-            kind: GRANT,
-            node: node.into(),
-            epoch: *epoch,
-            session: nonce,
-            ..Header::default()
-        };
-        for server in (1..=self.config.servers).filter(|s| *s != node && !granted.has(*s)) {
-            emit(&grant, &[], out.packet(ToWhom::Server(server)));
+        let (epoch, granted) = (*epoch, *granted);
+        for server in self.others().filter(|server| !granted.has(*server)) {
+            self.ask_for(epoch, server, out);
         }
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
 use crate::epoch::{
-    is_switch, majority, next, owner, Nanos, Nodes, Outbox, Promise, MS, SERVERS_MAX,
+    is_ahead, is_switch, majority, next, owner, question, step, Nanos, Nodes, Outbox, Promise,
+    ASK_AGAIN_NS, MS, SERVERS_MAX,
 };
 use crate::registers::{SwitchRegisters, COUNT_MAX, SESSION_MASK};
 use crate::wire::{
@@ -99,6 +100,9 @@ pub struct SwitchHost {
     proposal: Option<Proposal>,
     wished_at: Option<Nanos>,
     propose_at: Nanos,
+    /// When it may ask the servers for their epochs again.
+    ask_at: Nanos,
+    epochs_refused: u64,
     counts_used_up: bool,
     sessions: BTreeMap<u64, Session>,
     random: u64,
@@ -124,6 +128,8 @@ impl SwitchHost {
             proposal: None,
             wished_at: None,
             propose_at: 0,
+            ask_at: 0,
+            epochs_refused: 0,
             counts_used_up: false,
             sessions: BTreeMap::new(),
             random: random | 1,
@@ -147,6 +153,11 @@ impl SwitchHost {
     /// Returns the epoch that the switch is asking servers for.
     pub fn proposes(&self) -> Option<u64> {
         self.proposal.as_ref().map(|proposal| proposal.epoch)
+    }
+
+    /// Returns how many epochs of clients were too far ahead to be believed.
+    pub fn epochs_refused(&self) -> u64 {
+        self.epochs_refused
     }
 
     /// Returns whether the switch serves clients. Its role may not have noticed yet that another switch is active.
@@ -173,7 +184,9 @@ impl SwitchHost {
     ) {
         match header.kind {
             HELLO => self.on_hello(now, from, header, registers, out),
-            EPOCH if header.flags & F_TO_GRANT != 0 => self.on_grant(now, header, registers),
+            EPOCH if header.flags & F_TO_GRANT != 0 => self.on_grant(now, header, registers, out),
+            // The role passes it on because it is too far ahead.
+            EPOCH => self.ask_for_epochs(now, out),
             _ => {}
         }
         self.tick(now, registers, out);
@@ -188,10 +201,18 @@ impl SwitchHost {
         out: &mut Out,
     ) {
         let knows_later = self.heard_of_switch.max(registers.epoch()) > header.epoch;
-        self.hear(header.epoch);
+        let is_ahead = is_ahead(header.epoch, self.known());
+        if is_ahead {
+            self.epochs_refused += 1;
+        } else {
+            self.hear(header.epoch);
+        }
         let is_active = self.is_active(registers);
         if header.flags & F_ACTIVATE != 0 && !is_active && !knows_later {
             self.wished_at = Some(now);
+        }
+        if is_ahead && !self.is_wished(now) {
+            self.ask_for_epochs(now, out);
         }
         let mut answer = Header {
             kind: WELCOME,
@@ -314,8 +335,15 @@ impl SwitchHost {
         }
     }
 
-    /// Handles a server's answer: it has granted an epoch, or has promised a higher one.
-    fn on_grant(&mut self, now: Nanos, header: &Header, registers: &SwitchRegisters) {
+    /// Handles a server's answer to this start of the process: it has granted an epoch, or has promised a higher one, or
+    /// refuses one that is too far ahead.
+    fn on_grant(
+        &mut self,
+        now: Nanos,
+        header: &Header,
+        registers: &SwitchRegisters,
+        out: &mut Out,
+    ) {
         let (epoch, before) = (header.epoch, header.timestamp);
         let Some(given_up) = self.given_up.get_mut(usize::from(header.node)) else {
             return;
@@ -329,6 +357,9 @@ impl SwitchHost {
             *given_up = epoch;
         }
         self.hear(epoch);
+        if owner(epoch) != self.config.node && is_ahead(epoch, registers.epoch()) {
+            registers.raise_deposed(epoch); // its role does not
+        }
         let Some(proposal) = &mut self.proposal else {
             return;
         };
@@ -345,6 +376,10 @@ impl SwitchHost {
             self.propose_at = now + self.draw() % PROPOSE_AGAIN_NS;
             if is_switch(epoch) && owner(epoch) != self.config.node {
                 self.wished_at = None; // another switch is taking over
+            }
+        } else if !proposal.granted.has(header.node as u8) {
+            if let Some(step) = step(proposal.epoch, epoch) {
+                self.ask_for(step, header.node as u8, out);
             }
         }
     }
@@ -388,8 +423,7 @@ impl SwitchHost {
         if (is_deposed_by_server && self.heard_of_switch <= epoch) || self.counts_used_up {
             self.wished_at = Some(now);
         }
-        let is_wished = self.wished_at.is_some_and(|at| now < at + WISH_LASTS_NS);
-        if !is_wished {
+        if !self.is_wished(now) {
             self.promised.prepare(out);
             return;
         }
@@ -399,9 +433,12 @@ impl SwitchHost {
         self.ask(now, out);
     }
 
+    fn is_wished(&self, now: Nanos) -> bool {
+        self.wished_at.is_some_and(|at| now < at + WISH_LASTS_NS)
+    }
+
     fn propose(&mut self, now: Nanos, out: &mut Out) {
-        let above = self.promised.used().max(self.heard).max(self.own);
-        let Some(epoch) = next(above, self.config.node) else {
+        let Some(epoch) = next(self.known(), self.config.node) else {
             return;
         };
         self.promised.raise(epoch, out);
@@ -413,20 +450,43 @@ impl SwitchHost {
         });
     }
 
+    /// Returns the highest epoch known.
+    fn known(&self) -> u64 {
+        self.promised.used().max(self.heard).max(self.own)
+    }
+
+    /// Asks the servers for their epochs: a packet has one that is too far ahead, which alone proves nothing. A proposal
+    /// asks for them, too.
+    fn ask_for_epochs(&mut self, now: Nanos, out: &mut Out) {
+        if now < self.ask_at || self.proposal.is_some() {
+            return;
+        }
+        self.ask_at = now + ASK_AGAIN_NS;
+        for server in 1..=self.config.servers {
+            self.ask_for(question(self.config.node), server, out);
+        }
+    }
+
+    /// Asks a server to grant an epoch.
+    fn ask_for(&self, epoch: u64, server: u8, out: &mut Out) {
+        let grant = Header {
+            kind: GRANT,
+            node: self.config.node.into(),
+            epoch,
+            session: self.incarnation,
+            ..Header::default()
+        };
+        emit(&grant, &[], out.packet(ToWhom::Server(server)));
+    }
+
     fn ask(&mut self, now: Nanos, out: &mut Out) {
         let Some(proposal) = self.proposal.as_mut().filter(|p| now >= p.send_at) else {
             return;
         };
         proposal.send_at = now + GRANT_AGAIN_NS;
-        let grant = Header {
-            kind: GRANT,
-            node: self.config.node.into(),
-            epoch: proposal.epoch,
-            session: self.incarnation,
-            ..Header::default()
-        };
-        for server in (1..=self.config.servers).filter(|s| !proposal.granted.has(*s)) {
-            emit(&grant, &[], out.packet(ToWhom::Server(server)));
+        let (epoch, granted) = (proposal.epoch, proposal.granted);
+        for server in (1..=self.config.servers).filter(|server| !granted.has(*server)) {
+            self.ask_for(epoch, server, out);
         }
     }
 

@@ -13,6 +13,7 @@ use inband_ground::auth::{Gate, Keys};
 use inband_ground::wire::checksum;
 use inband_ground::xdp::XdpMode;
 use inband_memory::c;
+use inband_memory::epoch::EPOCH_AHEAD_MAX;
 use inband_memory::registers::{SwitchRegisters, COUNT_BITS, COUNT_MAX};
 use inband_memory::soft_server::SoftServer;
 use inband_memory::soft_switch::{SoftSwitch, SwitchSpec};
@@ -243,7 +244,7 @@ impl SwitchPackets {
                 kind: [wire::EPOCH, wire::HELLO, wire::GRANT][prng.below(3) as usize],
                 node: 1,
                 flags: prng.below(2) as u16,
-                epoch: self.epoch + prng.below(2),
+                epoch: self.epoch + far(prng, 2) + prng.below(2),
                 ..Header::default()
             },
         };
@@ -278,8 +279,17 @@ impl SwitchPackets {
     }
 }
 
+/// One time in n, how far ahead an epoch may be that a role takes over.
+fn far(prng: &mut Prng, n: u64) -> u64 {
+    match prng.one_in(n) {
+        true => EPOCH_AHEAD_MAX,
+        false => 0,
+    }
+}
+
 /// What random packets must meet at a switch.
-pub const MET_BY_SWITCH: [&str; 19] = [
+pub const MET_BY_SWITCH: [&str; 20] = [
+    "memory_epoch_ahead",
     "memory_read_begun",
     "memory_read_again",
     "memory_write_begun",
@@ -385,7 +395,7 @@ fn server_packet(gate: &Gate, epoch: u64, prng: &mut Prng) -> Vec<u8> {
     let header = Header {
         kind: kinds[prng.below(3) as usize],
         node: 16,
-        epoch: epoch + prng.below(6) - 3,
+        epoch: epoch + far(prng, 20) + prng.below(6) - 3,
         session: prng.below(9),
         request: prng.below(9),
         chunk: prng.below(CHUNKS),
@@ -420,7 +430,7 @@ fn server_is_equal(keys: Option<Keys>, seed: u64) {
                 .for_each(|registers| registers.set_serving(true));
         }
         let at = format!("step {step}, INBAND_SEED={seed}");
-        // A packet with a damaged epoch and a valid tag may have raised it far.
+        // A packet with a damaged or a far epoch may have raised it.
         let epoch = both[0].epoch().max(48 + step as u64 / 100);
         let packet = server_packet(&signer, epoch, &mut prng);
         let (to, out) = in_the_kernel(&packet, |frame| kernel.run(frame, 1).unwrap());
@@ -445,6 +455,7 @@ fn server_is_equal(keys: Option<Keys>, seed: u64) {
     }
     counted.met(&[
         "memory_recovering",
+        "memory_epoch_ahead",
         "memory_read",
         "memory_written",
         "memory_old_epoch",

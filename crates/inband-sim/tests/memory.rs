@@ -31,6 +31,8 @@ fn lines_are_linearizable_and_survive_what_fails() {
         "memory_read_write_back",
         "memory_write_back_done",
         "memory_deposed",
+        "memory_epoch_ahead",
+        "epochs refused",
         "memory_bad_digest",
         "memory_bad_chunk",
         "out of range",

@@ -396,6 +396,9 @@ control IbMemorySwitch(inout headers_t hdr, inout meta_t meta) {
             drop(IB_R_memory_not_for_role);
         } else if (hdr.memory.epoch <= epoch) {
             drop(IB_R_memory_answer_late);
+        } else if (hdr.memory.epoch > epoch + IB_MEMORY_EPOCH_AHEAD_MAX) {
+            meta.verdict = IB_V_PASS;
+            meta.reason = IB_R_memory_epoch_ahead;
         } else {
             drop(IB_R_memory_deposed);
             if (hdr.memory.epoch > deposed) {

@@ -1,7 +1,7 @@
 //! How a client finds the active switch, and leaves one that does not answer.
 
 use super::{Client, Out};
-use crate::epoch::{is_switch, Nanos, MS};
+use crate::epoch::{is_ahead, is_switch, Nanos, MS};
 use crate::switch_host::WINDOW_MAX;
 use crate::wire::{emit, Header, F_ACTIVATE, F_NOT_ACTIVE, HELLO, READ_REQUEST};
 
@@ -111,6 +111,21 @@ impl Client {
         }
     }
 
+    fn is_probed_with(&self, nonce: u64) -> bool {
+        let looking = self.looking.as_ref();
+        looking.is_some_and(|looking| looking.nonce == nonce)
+    }
+
+    /// Records the epoch of a switch in a packet that may be late, or somebody else's, unless it `answers` what the
+    /// client asks now. Returns false, and records nothing, if it is too far ahead for that.
+    fn hear_late(&mut self, epoch: u64, answers: bool) -> bool {
+        if !answers && is_ahead(epoch, self.epoch) {
+            return false;
+        }
+        self.hear(epoch);
+        true
+    }
+
     /// Sends HELLO to ask for a session.
     pub(super) fn ask(&mut self, now: Nanos, out: &mut Out) {
         let Some(joining) = self
@@ -141,10 +156,13 @@ impl Client {
 
     pub(super) fn on_welcome(&mut self, now: Nanos, switch: usize, header: &Header, out: &mut Out) {
         let is_active = header.flags & F_NOT_ACTIVE == 0;
-        self.hear(header.epoch);
         let is_room = header.slot.is_power_of_two() && header.slot <= WINDOW_MAX;
         let is_session = is_active && header.session != 0 && is_room;
         let answers_hello = self.unanswered.get(switch) == Some(&Some(header.request));
+        let answers_probe = self.is_probed_with(header.request);
+        if !self.hear_late(header.epoch, answers_hello || answers_probe) {
+            return;
+        }
         if answers_hello && is_active && header.session == 0 {
             self.heard_full(now, switch);
         }
@@ -163,7 +181,6 @@ impl Client {
         let Some(looking) = &mut self.looking else {
             return;
         };
-        let answers_probe = header.request == looking.nonce;
         if let Some(heard) = looking.heard.get_mut(switch).filter(|_| answers_probe) {
             *heard = Some((is_active, header.epoch));
         }
@@ -204,7 +221,9 @@ impl Client {
     /// Handles a probe's answer. It comes from the switch's role itself, since the process beside it may be waiting for
     /// a CPU.
     pub(super) fn on_probed(&mut self, now: Nanos, switch: usize, header: &Header, out: &mut Out) {
-        self.hear(header.epoch);
+        if !self.hear_late(header.epoch, self.is_probed_with(header.request)) {
+            return;
+        }
         let is_active = header.flags & F_NOT_ACTIVE == 0;
         let looking = self.looking.as_mut();
         let Some(looking) = looking.filter(|looking| looking.nonce == header.request) else {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::epoch::EPOCHS;
 use crate::switch_host::{SESSION_IDLE_MIN_NS, WINDOW_MAX};
 use crate::wire::{parse, F_ACTIVATE, READ_REQUEST, WRITE_REQUEST};
 
@@ -290,6 +291,24 @@ fn an_epoch_of_a_server_says_nothing_about_switches() {
     desk.client.abandon();
     desk.join(3 * MS, 0, 48, 200);
     assert_eq!(desk.client.switch(), Some((0, 48)));
+}
+
+#[test]
+fn an_epoch_that_is_far_ahead_counts_only_in_an_answer() {
+    let mut desk = desk(2);
+    let last = EPOCHS - 32 + 16;
+    let (nonce, hello) = (desk.nonce(), desk.sent());
+    assert!(hello.iter().all(|(_, h)| h.epoch == 0));
+    desk.gets(2 * MS, 0, active(last), &[]);
+    desk.gets(2 * MS, 0, refused(0, nonce ^ 1 << 40, last), &[]);
+    desk.gets(2 * MS, 0, refused(7, 1, last), &[]);
+    assert!(desk.tick(4 * MS).iter().all(|(_, h)| h.epoch == 0));
+    let answer = Header {
+        request: nonce,
+        ..active(32 * 9_000 + 16)
+    };
+    let hello = desk.gets(5 * MS, 1, answer, &[]);
+    assert!(hello.iter().any(|(_, h)| h.epoch == 32 * 9_000 + 16));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the switch's and the server's process have in common.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -190,6 +191,17 @@ impl Port {
             }
         }
     }
+}
+
+/// Returns a role's counters with the one of its process.
+pub fn with_refused(
+    mut counters: BTreeMap<String, u64>,
+    epochs_refused: u64,
+) -> BTreeMap<String, u64> {
+    if epochs_refused > 0 {
+        counters.insert("epochs_refused".to_owned(), epochs_refused);
+    }
+    counters
 }
 
 /// What a node's loop has to handle.

@@ -23,7 +23,7 @@ use inband_memory::status::{socket_of, Status};
 use inband_memory::wire::parse;
 use inband_memory::xdp::server::{Attached, Spec};
 
-use super::node::{NodeArgs, Port, Turn};
+use super::node::{with_refused, NodeArgs, Port, Turn};
 
 /// Options of a server.
 #[derive(Debug, Args)]
@@ -157,8 +157,10 @@ impl ServerArgs {
         );
         // Chunks copied; MAX once the server serves.
         let copied = Arc::new(AtomicU64::new(0));
+        let epochs_refused = Arc::new(AtomicU64::new(0));
         let control = {
             let (role, registers, copied) = (role.clone(), registers.clone(), copied.clone());
+            let epochs_refused = epochs_refused.clone();
             let (listen, node) = (common.listen, self.node);
             let needed = majority(servers as u8);
             let status = move |()| {
@@ -181,7 +183,7 @@ impl ServerArgs {
                     state: if is_serving { "serving" } else { "recovering" }.to_owned(),
                     memory_bytes: registers.memory_bytes() as u64,
                     notes,
-                    counters: role.counters(),
+                    counters: with_refused(role.counters(), epochs_refused.load(Ordering::Relaxed)),
                 })
             };
             Server::start(&socket_of(&common.data), status, Err)?
@@ -215,6 +217,7 @@ impl ServerArgs {
                 }
             }
             copied.store(host.copied().unwrap_or(u64::MAX), Ordering::Relaxed);
+            epochs_refused.store(host.epochs_refused(), Ordering::Relaxed);
             if !was_serving && registers.serving() {
                 was_serving = true;
                 if replace {

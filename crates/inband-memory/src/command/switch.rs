@@ -23,7 +23,7 @@ use inband_memory::wire::parse;
 use inband_memory::xdp::switch::{Attached, Spec};
 use inband_memory::SWITCH_NODES;
 
-use super::node::{NodeArgs, Port, Turn};
+use super::node::{with_refused, NodeArgs, Port, Turn};
 
 /// How often the servers' hardware addresses are confirmed.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -92,6 +92,7 @@ struct Said {
     is_active: AtomicBool,
     sessions: AtomicU64,
     activations: AtomicU64,
+    epochs_refused: AtomicU64,
 }
 
 impl SwitchArgs {
@@ -179,6 +180,7 @@ impl SwitchArgs {
             let (listen, node) = (common.listen, self.node);
             let status = move |()| {
                 let is_active = said.is_active.load(Ordering::Relaxed);
+                let epochs_refused = said.epochs_refused.load(Ordering::Relaxed);
                 Ok::<Status, String>(Status {
                     name: format!("switch/{}", node - SWITCH_NODES.start() + 1),
                     listen,
@@ -192,7 +194,7 @@ impl SwitchArgs {
                         format!("{} sessions", said.sessions.load(Ordering::Relaxed)),
                         format!("{} activations", said.activations.load(Ordering::Relaxed)),
                     ],
-                    counters: role.counters(),
+                    counters: with_refused(role.counters(), epochs_refused),
                 })
             };
             Server::start(&socket_of(&common.data), status, Err)?
@@ -238,6 +240,8 @@ impl SwitchArgs {
                 .store(host.sessions() as u64, Ordering::Relaxed);
             said.activations
                 .store(host.activations(), Ordering::Relaxed);
+            said.epochs_refused
+                .store(host.epochs_refused(), Ordering::Relaxed);
             port.flush(&mut out, address)?;
             Ok(host.due(now))
         })?;

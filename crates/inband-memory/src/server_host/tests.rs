@@ -123,6 +123,57 @@ fn an_epoch_is_granted_to_one_start_of_a_node() {
     assert_eq!(answered(&server.gets(MS, of(1), &[])).0, 32 + 16);
 }
 
+/// An epoch that no node of a young memory has proposed.
+const FAR: u64 = EPOCHS - 64 + 16;
+
+#[test]
+fn an_epoch_that_is_far_ahead_is_granted_only_in_steps() {
+    let mut server = server(Start::New, 0);
+    let own = 32 + 17;
+    assert_eq!(answered(&server.gets(MS, grant(own), &[])).0, own);
+    server.out.promise = None;
+    assert_eq!(answered(&server.gets(MS, grant(FAR), &[])), (own, own));
+    assert_eq!((server.out.promise, server.registers.epoch()), (None, own));
+    assert_eq!(server.host.epochs_refused(), 1);
+    let mut known = own;
+    while let Some(step) = step(FAR, known) {
+        known = answered(&server.gets(MS, grant(step), &[])).0;
+        assert_eq!(known, step);
+    }
+    assert_eq!(answered(&server.gets(MS, grant(FAR), &[])), (FAR, known));
+    assert_eq!(server.host.epochs_refused(), 1);
+}
+
+/// The servers' answers, and nothing else, say that there is such an epoch.
+#[test]
+fn a_server_that_was_cut_off_for_long_asks_the_others() {
+    let mut server = server(Start::New, 0);
+    server.registers.raise_epoch(48);
+    let read = Header {
+        kind: READ,
+        epoch: FAR,
+        lines: 1,
+        ..Header::default()
+    };
+    let asked = server.gets(MS, read, &[]);
+    let to: Vec<_> = asked.iter().map(|(to, h)| (*to, h.kind)).collect();
+    let others = [2, 3].map(|node| (ToWhom::Server(node), GRANT));
+    assert_eq!(to, others);
+    assert!(server.gets(2 * MS, read, &[]).is_empty(), "just asked");
+    let near = Header { epoch: 96, ..read };
+    assert!(server.gets(20 * MS, near, &[]).is_empty());
+    // It is granted by nobody who has an epoch.
+    let mut other = others_at([FAR - 320, 0]).into_iter().next().unwrap();
+    let mut answer = other.gets(2 * MS, asked[0].1, &[])[0].1;
+    assert_eq!(other.registers.epoch(), FAR - 320);
+    answer.session ^= 1;
+    server.gets(3 * MS, answer, &[]);
+    assert_eq!(server.registers.epoch(), 48, "nobody asked for that");
+    answer.session ^= 1;
+    server.gets(3 * MS, answer, &[]);
+    assert_eq!(server.registers.epoch(), FAR - 320);
+}
+
 fn read_answer(node: u16, request: &Header, epoch: u64, timestamp: u64) -> (Header, Vec<u8>) {
     let mut value = Vec::new();
     (0..CHUNK_LINES).for_each(|_| value.extend_from_slice(&timestamp.to_be_bytes()));
@@ -142,7 +193,8 @@ fn fence_of_a_replaced_one(others: &mut [Server; 2]) -> u64 {
     let mut server = server(Start::Recover, 0);
     server.host.replaces();
     for ms in 1..100 {
-        for (to, header) in server.tick(ms * MS) {
+        let mut sent = server.tick(ms * MS);
+        while let Some((to, header)) = sent.pop() {
             let ToWhom::Server(node) = to else {
                 panic!("it serves nobody");
             };
@@ -150,10 +202,7 @@ fn fence_of_a_replaced_one(others: &mut [Server; 2]) -> u64 {
                 return header.epoch;
             }
             for (_, answer) in others[usize::from(node) - 2].gets(ms * MS, header, &[]) {
-                let copies = server.gets(ms * MS, answer, &[]);
-                if let Some((_, read)) = copies.iter().find(|(_, h)| h.kind == READ) {
-                    return read.epoch;
-                }
+                sent.extend(server.gets(ms * MS, answer, &[]));
             }
         }
     }
@@ -167,7 +216,7 @@ fn others_at(epochs: [u64; 2]) -> [Server; 2] {
         let config = ServerConfig { node, servers: 3 };
         let registers = ServerRegisters::zeroed(2);
         let mut server = Server {
-            host: ServerHost::new(config, Start::New, 0, 9, &registers),
+            host: ServerHost::new(config, Start::New, epoch.saturating_sub(32), 9, &registers),
             registers,
             out: Out::default(),
         };
@@ -257,8 +306,15 @@ fn an_empty_server_copies_from_a_majority_behind_a_fence() {
         kind: EPOCH,
         node: 2,
         epoch: fence + 50,
+        request: 9,
         ..Header::default()
     };
+    let of_nobody = Header {
+        epoch: EPOCHS - 1,
+        request: 8,
+        ..refused
+    };
+    server.gets(2 * MS, of_nobody, &[]);
     server.gets(2 * MS, refused, &[]);
     assert!(server
         .tick(20 * MS)
@@ -268,6 +324,8 @@ fn an_empty_server_copies_from_a_majority_behind_a_fence() {
         let request = reads.iter().find(|(_, h)| h.chunk == chunk).unwrap().1;
         let (old, value) = read_answer(2, &request, fence - 32, 9);
         server.gets(20 * MS, old, &value);
+        let (header, value) = read_answer(2, &request, fence, (fence + 1) << COUNT_BITS);
+        server.gets(20 * MS, header, &value);
         let (header, value) = read_answer(2, &request, fence, 5);
         server.gets(20 * MS, header, &value);
         server.gets(20 * MS, header, &value);

@@ -1,6 +1,7 @@
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::epoch::{EPOCHS, EPOCH_AHEAD_MAX};
 use crate::registers::SwitchSizes;
 use crate::wire::parse;
 
@@ -132,6 +133,82 @@ fn a_client_that_knows_less_activates_nothing() {
     assert_eq!(sent.len(), 1, "{sent:?}");
     assert_eq!((sent[0].1.flags, sent[0].1.epoch), (F_NOT_ACTIVE, 32 + 17));
     assert!(switch.wish(MS, 32 + 17) > 32 + 17);
+}
+
+/// An epoch that no node of a young memory has proposed.
+const FAR: u64 = EPOCHS - 64 + 17;
+
+#[test]
+fn a_client_does_not_use_up_the_epochs() {
+    for epoch in [EPOCHS - 1, FAR, EPOCH_AHEAD_MAX + 1] {
+        let mut switch = switch(0);
+        assert_eq!(switch.wish(MS, epoch), 32 + 16);
+        assert_eq!(switch.host.epochs_refused(), 1);
+    }
+    assert!(switch(0).wish(MS, EPOCH_AHEAD_MAX) > EPOCH_AHEAD_MAX);
+}
+
+/// A switch that serves, while servers have long granted another one later epochs, is told by them.
+#[test]
+fn a_switch_that_was_cut_off_for_long_asks_the_servers() {
+    for kind in [HELLO, EPOCH] {
+        let mut switch = switch(0);
+        let first = switch.wish(MS, 0);
+        switch.granted(MS, 1, first, 0);
+        switch.granted(MS, 2, first, 0);
+        let packet = Header {
+            kind,
+            epoch: FAR,
+            ..Header::default()
+        };
+        let asks = |sent: &[(ToWhom, Header)]| {
+            let grants = sent.iter().filter(|(_, header)| header.kind == GRANT);
+            grants.map(|(_, header)| header.epoch).collect::<Vec<_>>()
+        };
+        assert_eq!(asks(&switch.gets(2 * MS, packet)), [question(16); 3]);
+        assert!(asks(&switch.gets(3 * MS, packet)).is_empty(), "just asked");
+        assert!(switch.host.is_active(&switch.registers));
+        switch.granted(3 * MS, 3, FAR, FAR);
+        assert!(!switch.host.is_active(&switch.registers));
+        assert_eq!(switch.registers.deposed(), FAR);
+        assert!(switch.wish(40 * MS, FAR) > FAR);
+    }
+}
+
+#[test]
+fn a_server_that_is_far_behind_is_asked_for_epochs_on_the_way() {
+    let promised = 32 * 5_000 + 16;
+    let mut switch = switch(promised);
+    let epoch = switch.wish(MS, 0);
+    let mut known = 0;
+    let mut steps = 0;
+    loop {
+        let refused = Header {
+            kind: EPOCH,
+            flags: F_TO_GRANT,
+            node: 2,
+            epoch: known,
+            session: switch.host.incarnation,
+            ..Header::default()
+        };
+        let sent = switch.gets(MS, refused);
+        let Some((to, asked)) = sent.first() else {
+            break;
+        };
+        assert_eq!((*to, sent.len()), (ToWhom::Server(2), 1));
+        assert!(asked.epoch > known && !is_ahead(asked.epoch, known));
+        (known, steps) = (asked.epoch, steps + 1);
+    }
+    assert!(!is_ahead(epoch, known));
+    assert_eq!(steps, 9);
+    assert_eq!(
+        switch.registers.epoch(),
+        0,
+        "a step is not what it asks for"
+    );
+    switch.granted(MS, 2, epoch, known);
+    switch.granted(MS, 1, epoch, 0);
+    assert_eq!(switch.registers.epoch(), epoch);
 }
 
 #[test]

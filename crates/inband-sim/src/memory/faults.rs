@@ -1,10 +1,15 @@
 //! The faults of the memory world.
 
+use inband_memory::epoch::{AHEAD, EPOCHS, SERVERS_MAX, SWITCH_FIRST, SWITCH_LAST};
+use inband_memory::lines::LINE_LEN_BYTES;
+use inband_memory::registers::COUNT_BITS;
 use inband_memory::server_host::Start;
+use inband_memory::wire::{
+    self, Header, EPOCH, F_ACTIVATE, F_TO_GRANT, GRANT, HELLO, READ, WRITE, WRITE_BACK,
+};
 
-use inband_memory::wire::{EPOCH, HELLO};
-
-use super::{Event, Host, Memory, CLIENTS, MS, SWITCHES};
+use super::hosts::gate;
+use super::{Event, Host, Invariant, Memory, CHUNKS, CLIENTS, LINES, MS, SWITCHES};
 use crate::links::TypeRates;
 use crate::{listed, Rates, Strike, Time, World};
 
@@ -32,6 +37,11 @@ listed! {
         PacketsRepeated = "packets-repeated",
         PacketsLate = "packets-late",
         PacketsDamaged = "packets-damaged",
+        /// It stored promises at many starts in which it reached no server.
+        SwitchRestartedOften = "switch-restarted-often",
+        ServerRestartedOften = "server-restarted-often",
+        /// A packet of somebody else, with an epoch or a timestamp from the upper half of all.
+        ForeignEpoch = "foreign-epoch",
         /// Most packets of one type are lost, or arrive after their receiver has timed out.
         OneTypeLate = "one-type-late",
     }
@@ -108,6 +118,102 @@ impl World<Memory> {
         keep.count() >= self.system.majority() && self.system.server[&node].is_some()
     }
 
+    /// Raises what a host has promised, as starts that store it ahead and reach nobody do.
+    fn skip_epochs(&mut self, host: Host) {
+        let starts = self.rng.faults.between(80, 400);
+        *self.system.promised.entry(host).or_default() += starts * AHEAD;
+    }
+
+    /// Sends a packet that no host of this memory sends: it has no session and no nonce that a host asked with.
+    fn foreign_epoch(&mut self) {
+        let rng = &mut self.rng.faults;
+        let node = match rng.below(2) {
+            0 => rng.between(1, SERVERS_MAX.into()),
+            _ => rng.between(SWITCH_FIRST.into(), SWITCH_LAST.into()),
+        };
+        // Often the last one but few: there are epochs above it to propose.
+        let behind = [0, 3, rng.below(EPOCHS / 64)][rng.below(3) as usize];
+        let last = EPOCHS / 32 - 1;
+        let epoch = (last - behind) * 32 + node;
+        let kinds = [
+            HELLO,
+            READ,
+            WRITE,
+            WRITE_BACK,
+            GRANT,
+            EPOCH,
+            wire::WELCOME,
+            wire::REFUSED,
+        ];
+        let kind = *rng.pick(&kinds).expect("some");
+        let flags = match kind {
+            HELLO => [0, F_ACTIVATE][rng.below(2) as usize],
+            EPOCH => [0, F_TO_GRANT][rng.below(2) as usize],
+            _ => 0,
+        };
+        let n = rng.below(LINES.into());
+        let mut header = Header {
+            kind,
+            flags,
+            node: node as u16,
+            epoch,
+            session: rng.next_u64(),
+            request: rng.next_u64(),
+            chunk: rng.below(CHUNKS),
+            timestamp: epoch << COUNT_BITS,
+            lines: 1 << n,
+            ..Header::default()
+        };
+        let is_current = rng.below(2) == 0;
+        let server = self.any_server();
+        if let (Some(server), true) = (&self.system.server[&server], is_current) {
+            if [WRITE, WRITE_BACK].contains(&kind) {
+                // Only the timestamp is of the future.
+                header.epoch = server.role.registers().epoch().max(1);
+            }
+        }
+        let mut value = Vec::new();
+        if kind == WRITE_BACK {
+            value.extend_from_slice(&header.timestamp.to_be_bytes());
+        }
+        if [WRITE, WRITE_BACK].contains(&kind) {
+            value.resize(value.len() + LINE_LEN_BYTES, 0xff);
+        }
+        let (switch, client) = (self.any_switch(), self.any_client());
+        let (from, to) = match kind {
+            READ | WRITE | WRITE_BACK | GRANT => (Host::Switch(switch), Host::Server(server)),
+            HELLO => (Host::Client(client), Host::Switch(switch)),
+            EPOCH => (Host::Server(server), self.any_host()),
+            _ => (Host::Switch(switch), Host::Client(client)),
+        };
+        let mut packet = Vec::new();
+        wire::emit(&header, &value, &mut packet);
+        gate().sign(&mut packet);
+        self.send(from, to, packet);
+    }
+
+    /// Checks that epochs of foreign packets got nowhere.
+    pub(super) fn check_epochs(&mut self) {
+        let servers = self.system.server.iter().filter_map(|(node, server)| {
+            Some((
+                Host::Server(*node),
+                server.as_ref()?.role.registers().epoch(),
+            ))
+        });
+        let promised = self
+            .system
+            .promised
+            .iter()
+            .map(|(host, epoch)| (*host, *epoch));
+        let used_up = servers
+            .chain(promised)
+            .find(|(_, epoch)| *epoch >= EPOCHS / 2);
+        if let Some((host, epoch)) = used_up {
+            let what = format!("{host} has epoch {epoch} of {EPOCHS}");
+            self.broken(Invariant::EpochsLeft, what);
+        }
+    }
+
     pub(super) fn strike(&mut self, fault: Fault, lasts: Time) -> Option<Strike<Memory>> {
         let server = self.any_server();
         let switch = self.any_switch();
@@ -145,7 +251,10 @@ impl World<Memory> {
                 self.system.process_paused_until.insert(host, until);
                 Strike::for_a_while()
             }
-            Fault::ServerRestarted | Fault::ServerGone | Fault::ServerReplaced
+            Fault::ServerRestarted
+            | Fault::ServerGone
+            | Fault::ServerReplaced
+            | Fault::ServerRestartedOften
                 if !self.may_lose(server) =>
             {
                 None
@@ -176,6 +285,23 @@ impl World<Memory> {
             Fault::SwitchGone => {
                 self.stop(Host::Switch(switch));
                 Strike::until(move |world| world.start_switch(switch))
+            }
+            Fault::SwitchRestartedOften if self.system.switch[&switch].is_none() => None,
+            Fault::SwitchRestartedOften => {
+                self.stop(Host::Switch(switch));
+                self.skip_epochs(Host::Switch(switch));
+                self.start_switch(switch);
+                Some(Strike::Once)
+            }
+            Fault::ServerRestartedOften => {
+                self.stop(Host::Server(server));
+                self.skip_epochs(Host::Server(server));
+                self.start_server(server, Start::Recover);
+                Some(Strike::Once)
+            }
+            Fault::ForeignEpoch => {
+                self.foreign_epoch();
+                Some(Strike::Once)
             }
             Fault::ClientRestarted => {
                 self.start_client(client);

@@ -32,6 +32,12 @@ pub(super) struct SwitchHost {
     start: u64,
 }
 
+impl SwitchHost {
+    pub fn is_its_first_start(&self) -> bool {
+        self.start <= SWITCHES.into()
+    }
+}
+
 /// An event of a process.
 pub(super) enum Process {
     Ticks,
@@ -360,8 +366,12 @@ impl World<Memory> {
             let Some(Some(switch)) = self.system.switch.get(&number) else {
                 continue;
             };
-            let sessions = switch.host.sessions() as u64;
-            self.stats.count("sessions at the end", sessions);
+            let (sessions, refused) = (switch.host.sessions(), switch.host.epochs_refused());
+            self.stats.count("sessions at the end", sessions as u64);
+            self.stats.count("epochs refused", refused);
         }
+        let servers = self.system.server.values().flatten();
+        let refused: u64 = servers.map(|server| server.host.epochs_refused()).sum();
+        self.stats.count("epochs refused", refused);
     }
 }
