@@ -66,7 +66,9 @@ impl Kind {
     fn set(self, spec: &mut ClusterSpec) {
         match self {
             Kind::Memory => {}
-            Kind::MemoryInUserSpace => spec.acceptors = AcceptorChoice(vec![Dataplane::Udp; ACCEPTORS]),
+            Kind::MemoryInUserSpace => {
+                spec.acceptors = AcceptorChoice(vec![Dataplane::Udp; ACCEPTORS])
+            }
             Kind::Sync => spec.durability = Durability::Sync,
         }
     }
