@@ -898,4 +898,27 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
 }
 
+#ifdef __TARGET_TOFINO__
+/* These are in one container each, and so is what is copied to or from them: otherwise p4c-barefoot
+ * tries each way to cut them, and has not come to an end. */
+#define IB_P4_IS_WHOLE(field) @pa_container_size("ingress", #field, 32)
+IB_P4_IS_WHOLE(hdr.paxos.instance_high)
+IB_P4_IS_WHOLE(hdr.paxos.instance_low)
+IB_P4_IS_WHOLE(hdr.paxos.floor_high)
+IB_P4_IS_WHOLE(hdr.paxos.floor_low)
+IB_P4_IS_WHOLE(hdr.paxos.round_high)
+IB_P4_IS_WHOLE(hdr.paxos.round_low)
+IB_P4_IS_WHOLE(hdr.paxos.vround_high)
+IB_P4_IS_WHOLE(hdr.paxos.vround_low)
+IB_P4_IS_WHOLE(hdr.paxos.client_id_high)
+IB_P4_IS_WHOLE(hdr.paxos.client_id_low)
+IB_P4_IS_WHOLE(hdr.paxos.client_seq_high)
+IB_P4_IS_WHOLE(hdr.paxos.client_seq_low)
+IB_P4_IS_WHOLE(hdr.paxos.client_low_high)
+IB_P4_IS_WHOLE(hdr.paxos.client_low_low)
+IB_P4_IS_WHOLE(hdr.paxos.digest_high)
+IB_P4_IS_WHOLE(hdr.paxos.digest_low)
+IB_P4_IS_WHOLE(hdr.paxos.epoch)
+IB_P4_IS_WHOLE(hdr.paxos.checksum)
+#endif
 IB_SWITCH(IbAcceptorCheck, IbAcceptor);
