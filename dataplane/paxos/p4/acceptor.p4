@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * acceptor.p4 - role_acceptor.h and its part of shell.h, for v1model, and written for TNA too.
+ * acceptor.p4 - role_acceptor.h and its part of shell.h, for v1model and TNA.
  *
  * A packet passes each register array once, and what it does there depends on what it has found in the
  * arrays before. The switch handles packets in the same order in every array, so the result is that of
@@ -13,8 +13,9 @@
  * - a slot's promise is raised by the packet that passes it. A vote of the same round is repeated then,
  *   and has raised nothing.
  *
- * A Tofino cannot check a value, and its longest value is shorter. p4c-barefoot has not compiled this
- * program (docs/portability.md).
+ * A Tofino cannot check a value, and its longest value is shorter. p4c-barefoot tries each way to cut
+ * words of 32 bits where anything that is copied to or from them is cut, also by a condition on some of
+ * their bits. So nothing here is cut: masks take the bits, and what is shorter has an array of its own.
  */
 #define IB_VALUE_TYPE IB_PAXOS_PHASE2A
 #define IB_NUMBERS_IN_WORDS
@@ -27,6 +28,10 @@
     bit<32> slot;                                                                                  \
     bit<16> kept_flags;                                                                            \
     bit<16> value_flags;                                                                           \
+    bit<32> votes;                                                                                 \
+    bit<32> epoch;                                                                                 \
+    bit<32> newer_epoch;                                                                           \
+    bit<32> same_epoch;                                                                            \
     bit<32> has_instance;  /* not 0: yes */                                                        \
     bit<32> has_round;                                                                             \
     bit<32> bound_high;    /* what the floor is compared with: an instance, or the new floor */    \
@@ -404,6 +409,11 @@ control IbValues(inout headers_t hdr, in meta_t meta, in bit<1> votes_now, in bi
 
 /* The checks, and what the role wants to know of a packet. */
 control IbAcceptorCheck(in headers_t hdr, inout meta_t meta) {
+    /* Of struct ib_acceptor_regs: packets do not change these, so they need not be valid yet. */
+    IB_WORD_ARRAY(voting_of, ".voting", IB_P4_PARTITIONS, IB_P4_READ_VOTING)
+    IB_WORD_REGISTER(epoch_of, ".epoch", IB_P4_PARTITIONS)
+    IB_WORD_ACTION_3(epoch_of, compare, IB_P4_COMPARE_EPOCH)
+
     IbPaxosCheck() check;
     IB_INDEX_UNIT(slot_unit)
 
@@ -426,6 +436,11 @@ control IbAcceptorCheck(in headers_t hdr, inout meta_t meta) {
     apply {
         check.apply(hdr, meta);
         prepare();
+        IB_WORD_STEP(voting_of, meta.partition, IB_P4_READ_VOTING, meta.votes)
+        IB_WORD_BEGIN(epoch_of, meta.partition)
+        IB_EXECUTE_3(epoch_of, compare, meta.partition, IB_P4_COMPARE_EPOCH, meta.epoch,
+                     meta.newer_epoch, meta.same_epoch)
+        IB_WORD_END(epoch_of, meta.partition)
         /* In range: IbFrameCheck has refused other partitions, a ring is a power of two. */
         IB_INDEX(meta.slot, slot_unit, hdr.common.partition,
                  hdr.paxos.instance_low[IB_P4_RING_SLOTS_BITS - 1 : 0])
@@ -465,9 +480,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     bit<32> least_low;
 
     /* struct ib_acceptor_regs, by partition. */
-    IB_WORD_ARRAY(voting_of, ".voting", IB_P4_PARTITIONS, IB_P4_READ_VOTING)
-    IB_WORD_REGISTER(epoch_of, ".epoch", IB_P4_PARTITIONS)
-    IB_WORD_ACTION_3(epoch_of, compare, IB_P4_COMPARE_EPOCH)
     IB_PAIR_REGISTER(promise_of, ".promise", IB_P4_PARTITIONS)
     IB_PAIR_ACTION_3(promise_of, read, IB_P4_READ_OF_PARTITION)
     IB_PAIR_ACTION_3(promise_of, raise, IB_P4_RAISE_OF_PARTITION)
@@ -510,10 +522,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
 #endif
     IbValues() values;
 
-    bit<32> votes;
-    bit<32> epoch;
-    bit<32> newer_epoch;
-    bit<32> same_epoch;
     bit<32> promised_more;
     bit<32> promise_high;
     bit<32> promise_low;
@@ -530,7 +538,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     bit<32> slot_promised_more = 0;
     bit<32> slot_promise_high;
     bit<32> slot_promise_low;
-    bit<1> passes = 0;
     bit<1> votes_now = 0;
     bit<32> shows = 0;
     bit<32> vround_high;
@@ -546,7 +553,12 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         distance_low = hdr.paxos.instance_low - floor_low;
         borrow = floor_low |-| hdr.paxos.instance_low;
     }
+    /* 0 and 0: the instance is in the ring. */
     action find_rings() {
+        distance_low = distance_low & (0xffffffff ^ (IB_P4_RING_SLOTS - 1));
+    }
+    action find_rings_with_borrow() {
+        distance_high = distance_high - 1;
         distance_low = distance_low & (0xffffffff ^ (IB_P4_RING_SLOTS - 1));
     }
     action compare_with_round() {
@@ -572,7 +584,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         hdr.paxos.round_low = promise_low;
         hdr.paxos.floor_high = floor_high;
         hdr.paxos.floor_low = floor_low;
-        hdr.paxos.epoch = epoch;
+        hdr.paxos.epoch = meta.epoch;
         meta.verdict = IB_V_REPLY;
         meta.reason = reason;
     }
@@ -583,7 +595,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         hdr.paxos.round_low = slot_promise_low;
         hdr.paxos.floor_high = floor_high;
         hdr.paxos.floor_low = floor_low;
-        hdr.paxos.epoch = epoch;
+        hdr.paxos.epoch = meta.epoch;
         meta.verdict = IB_V_REPLY;
         meta.reason = IB_R_acceptor_nack_slot;
     }
@@ -606,7 +618,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
     action show_position(bit<16> flags) {
         hdr.common.flags = hdr.common.flags | flags;
-        hdr.paxos.epoch = epoch;
+        hdr.paxos.epoch = meta.epoch;
         hdr.paxos.floor_high = floor_high;
         hdr.paxos.floor_low = floor_low;
         hdr.paxos.round_high = promise_high;
@@ -647,6 +659,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
     /* What is behind the value stays in the frame, behind its packet. */
     action finish() {
+        hdr.common.node = meta.node;
         hdr.common.flags = hdr.common.flags | meta.value_flags;
 #ifdef __TARGET_TOFINO__
         hdr.udp.len_bytes = hdr.common.value_len_bytes + (8 + IB_HEADER_LEN_BYTES);
@@ -661,20 +674,15 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         }
 #endif
         if (meta.reason == IB_R_none) {
-            IB_WORD_STEP(voting_of, meta.partition, IB_P4_READ_VOTING, votes)
 #ifndef __TARGET_TOFINO__
             /* Its host reads votes with LEARN while it is sealed: bmv2 shows it no word of 2^63. */
             if (meta.kind == IB_P4_LEARN && meta.sender_port == meta.host_port) {
-                votes = 1;
+                meta.votes = 1;
             }
 #endif
-            IB_WORD_BEGIN(epoch_of, meta.partition)
-            IB_EXECUTE_3(epoch_of, compare, meta.partition, IB_P4_COMPARE_EPOCH, epoch, newer_epoch,
-                         same_epoch)
-            IB_WORD_END(epoch_of, meta.partition)
 
             IB_PAIR_BEGIN(promise_of, meta.partition)
-            if (meta.kind == IB_P4_PROMISE && votes[0:0] == 1 && same_epoch[0:0] == 1) {
+            if (meta.kind == IB_P4_PROMISE && meta.votes[0:0] == 1 && meta.same_epoch[0:0] == 1) {
                 IB_EXECUTE_3(promise_of, raise, meta.partition, IB_P4_RAISE_OF_PARTITION, promised_more,
                              promise_high, promise_low)
             } else {
@@ -684,7 +692,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
             IB_PAIR_END(promise_of, meta.partition)
 
             IB_PAIR_BEGIN(floor_of, meta.partition)
-            if (meta.kind == IB_P4_TRIM && same_epoch[0:0] == 1) {
+            if (meta.kind == IB_P4_TRIM && meta.same_epoch[0:0] == 1) {
                 IB_EXECUTE_3(floor_of, raise, meta.partition, IB_P4_RAISE_FLOOR, raised, floor_high,
                              floor_low)
             } else {
@@ -699,37 +707,34 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                 compare_with_round();
             }
             find_distance();
-            find_rings();
-
-            if ((meta.kind == IB_P4_VOTE || meta.kind == IB_P4_PROMISE_SLOT ||
-                 meta.kind == IB_P4_LEARN) &&
-                votes[0:0] == 1 && same_epoch[0:0] == 1) {
-                if (below[0:0] == 0) {
-                    if (meta.has_instance != 0) {
-                        if (distance_low == 0) {
-                            if (borrow == 0) {
-                                if (distance_high == 0) {
-                                    is_in_ring = 1;
-                                }
-                            } else if (distance_high == 1) {
-                                is_in_ring = 1;
-                            }
-                        }
-                    }
-                }
+            if (borrow == 0) {
+                find_rings();
+            } else {
+                find_rings_with_borrow();
             }
 
             IB_PAIR_BEGIN(slot_instance, meta.slot)
-            if (is_in_ring == 1) {
-                if (promised_more[0:0] == 1 || meta.kind == IB_P4_LEARN) {
-                    IB_EXECUTE(slot_instance, compare, meta.slot, IB_P4_COMPARE_INSTANCE, is_new,
-                               is_same)
-                } else if (meta.kind == IB_P4_VOTE && meta.has_round == 0) {
-                    IB_EXECUTE(slot_instance, compare, meta.slot, IB_P4_COMPARE_INSTANCE, is_new,
-                               is_same)
-                } else {
-                    IB_EXECUTE(slot_instance, raise, meta.slot, IB_P4_RAISE_INSTANCE, is_new,
-                               is_same)
+            if ((meta.kind == IB_P4_VOTE || meta.kind == IB_P4_PROMISE_SLOT ||
+                 meta.kind == IB_P4_LEARN) &&
+                meta.votes[0:0] == 1 && meta.same_epoch[0:0] == 1) {
+                if (below[0:0] == 0) {
+                    if (meta.has_instance != 0) {
+                        if (distance_low == 0) {
+                            if (distance_high == 0) {
+                                is_in_ring = 1;
+                                if (promised_more[0:0] == 1 || meta.kind == IB_P4_LEARN) {
+                                    IB_EXECUTE(slot_instance, compare, meta.slot,
+                                               IB_P4_COMPARE_INSTANCE, is_new, is_same)
+                                } else if (meta.kind == IB_P4_VOTE && meta.has_round == 0) {
+                                    IB_EXECUTE(slot_instance, compare, meta.slot,
+                                               IB_P4_COMPARE_INSTANCE, is_new, is_same)
+                                } else {
+                                    IB_EXECUTE(slot_instance, raise, meta.slot,
+                                               IB_P4_RAISE_INSTANCE, is_new, is_same)
+                                }
+                            }
+                        }
+                    }
                 }
             }
             IB_PAIR_END(slot_instance, meta.slot)
@@ -751,25 +756,22 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
             }
             IB_PAIR_END(slot_promise, meta.slot)
 
-            /* Neither the partition's nor the slot's promise refuses the packet's round. LEARN has none. */
-            if (meta.kind != IB_P4_LEARN && promised_more[0:0] == 0 &&
-                slot_promised_more[0:0] == 0) {
-                passes = 1;
-            }
             IB_PAIR_BEGIN(slot_vround, meta.slot)
-            if (is_same[0:0] == 1 && meta.kind == IB_P4_LEARN) {
-                IB_EXECUTE_3(slot_vround, read, meta.slot, IB_P4_READ_VROUND, shows, vround_high,
-                             vround_low)
-            } else if (is_same[0:0] == 1 && passes == 1) {
-                if (meta.kind == IB_P4_PROMISE_SLOT) {
+            if (is_same[0:0] == 1) {
+                if (meta.kind == IB_P4_LEARN) {
                     IB_EXECUTE_3(slot_vround, read, meta.slot, IB_P4_READ_VROUND, shows, vround_high,
                                  vround_low)
-                } else {
-                    votes_now = 1;
-                    IB_EXECUTE_3(slot_vround, replace, meta.slot, IB_P4_REPLACE_VROUND, shows,
-                                 vround_high, vround_low)
+                } else if (promised_more[0:0] == 0 && slot_promised_more[0:0] == 0) {
+                    if (meta.kind == IB_P4_PROMISE_SLOT) {
+                        IB_EXECUTE_3(slot_vround, read, meta.slot, IB_P4_READ_VROUND, shows,
+                                     vround_high, vround_low)
+                    } else {
+                        votes_now = 1;
+                        IB_EXECUTE_3(slot_vround, replace, meta.slot, IB_P4_REPLACE_VROUND, shows,
+                                     vround_high, vround_low)
+                    }
                 }
-            } else if (is_new[0:0] == 1 && passes == 1) {
+            } else if (is_new[0:0] == 1 && promised_more[0:0] == 0 && meta.kind != IB_P4_LEARN) {
                 if (meta.kind == IB_P4_PROMISE_SLOT) {
                     clears = 1;
                     IB_EXECUTE_3(slot_vround, clear, meta.slot, IB_P4_CLEAR_VROUND, shows,
@@ -828,7 +830,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
             } else if (meta.kind == IB_P4_TOO_LONG) {
                 drop(IB_R_no_room);
             } else if (meta.kind == IB_P4_TRIM) {
-                if (same_epoch[0:0] == 0) {
+                if (meta.same_epoch[0:0] == 0) {
                     drop(IB_R_wrong_epoch);
                 } else if (raised[0:0] == 0) {
                     drop(IB_R_floor_known);
@@ -837,16 +839,16 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                 }
             } else if (meta.kind == IB_P4_POSITION) {
                 show_highest();
-                if (votes[0:0] == 1) {
+                if (meta.votes[0:0] == 1) {
                     show_position(IB_PAXOS_F_ANSWER);
                 } else {
                     show_position(IB_PAXOS_F_ANSWER | IB_PAXOS_F_RECOVERING);
                 }
-            } else if (votes[0:0] == 0) {
+            } else if (meta.votes[0:0] == 0) {
                 drop(IB_R_acceptor_recovering);
-            } else if (newer_epoch[0:0] == 1) {
+            } else if (meta.newer_epoch[0:0] == 1) {
                 drop(IB_R_epoch_ahead);
-            } else if (same_epoch[0:0] == 0) {
+            } else if (meta.same_epoch[0:0] == 0) {
                 refuse(0, IB_R_wrong_epoch);
             } else if (meta.kind == IB_P4_PROMISE) {
                 if (promised_more[0:0] == 1) {
