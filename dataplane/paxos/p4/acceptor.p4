@@ -28,6 +28,7 @@
     bit<32> slot;                                                                                  \
     bit<16> kept_flags;                                                                            \
     bit<16> value_flags;                                                                           \
+    bit<16> recovery_flag;                                                                         \
     bit<32> votes;                                                                                 \
     bit<32> epoch;                                                                                 \
     bit<32> newer_epoch;                                                                           \
@@ -233,9 +234,9 @@
             a = kept;                                                                              \
         }                                                                                          \
     };
-#define IB_P4_SAVE_OR_LOAD_PART(array, part)                                                       \
+#define IB_P4_SAVE_OR_LOAD_PART(array, loaded)                                                       \
     if (shows[0:0] == 1) {                                                                         \
-        part = array##_load.execute(meta.slot);                                                    \
+        loaded = array##_load.execute(meta.slot);                                                  \
     } else if (votes_now == 1) {                                                                   \
         array##_save.execute(meta.slot);                                                           \
     }
@@ -264,7 +265,8 @@
 #define IB_P4_SAVE_14(kept, a, b) IB_P4_SAVE(kept, a, b, hdr.word2.w_high, hdr.word2.w_low)
 #define IB_P4_SAVE_15(kept, a, b) IB_P4_SAVE(kept, a, b, rest_high, rest_low)
 
-control IbValues(inout headers_t hdr, in meta_t meta, in bit<1> votes_now, in bit<32> shows) {
+control IbValues(inout headers_t hdr, in meta_t meta, in bit<1> votes_now, in bit<32> shows,
+                 in bit<16> stored_len) {
 #ifdef IB_P4_HAS_STRIPES
     IB_P4_VOTE_ARRAY(value0, ".value0", IB_P4_SAVE_0)
     IB_P4_VOTE_ARRAY(value1, ".value1", IB_P4_SAVE_1)
@@ -302,11 +304,11 @@ control IbValues(inout headers_t hdr, in meta_t meta, in bit<1> votes_now, in bi
     bit<16> one;
 
     action find_pieces() {
-        stripes = hdr.common.value_len_bytes & IB_P4_STRIPES;
-        words = hdr.common.value_len_bytes & IB_P4_WORDS;
-        four = hdr.common.value_len_bytes & 4;
-        two = hdr.common.value_len_bytes & 2;
-        one = hdr.common.value_len_bytes & 1;
+        stripes = stored_len & IB_P4_STRIPES;
+        words = stored_len & IB_P4_WORDS;
+        four = stored_len & 4;
+        two = stored_len & 2;
+        one = stored_len & 1;
     }
 
     apply {
@@ -420,7 +422,8 @@ control IbAcceptorCheck(in headers_t hdr, inout meta_t meta) {
     action prepare() {
         meta.kind = IB_P4_FOR_HOST;
         meta.partition = (bit<32>)hdr.common.partition;
-        meta.kept_flags = hdr.common.flags & IB_PAXOS_F_RECOVERY;
+        meta.kept_flags = hdr.common.flags & (IB_PAXOS_F_RECOVERY | IB_PAXOS_F_VALUE_MASK);
+        meta.recovery_flag = hdr.common.flags & IB_PAXOS_F_RECOVERY;
         meta.value_flags = hdr.common.flags & IB_PAXOS_F_VALUE_MASK;
         meta.has_instance = hdr.paxos.instance_high | hdr.paxos.instance_low;
         meta.has_round = hdr.paxos.round_high | hdr.paxos.round_low;
@@ -471,6 +474,17 @@ control IbAcceptorCheck(in headers_t hdr, inout meta_t meta) {
         }
     }
 }
+
+/* The instance is in the ring: compares it with the slot's, which is raised if nothing refuses it. */
+#define IB_P4_FIND_SLOT                                                                            \
+    is_in_ring = 1;                                                                                \
+    if (promised_more[0:0] == 1 || meta.kind == IB_P4_LEARN) {                                     \
+        IB_EXECUTE(slot_instance, compare, meta.slot, IB_P4_COMPARE_INSTANCE, is_new, is_same)     \
+    } else if (meta.kind == IB_P4_VOTE && meta.has_round == 0) {                                   \
+        IB_EXECUTE(slot_instance, compare, meta.slot, IB_P4_COMPARE_INSTANCE, is_new, is_same)     \
+    } else {                                                                                       \
+        IB_EXECUTE(slot_instance, raise, meta.slot, IB_P4_RAISE_INSTANCE, is_new, is_same)         \
+    }
 
 control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     /* What a slot's promise is compared with: the packet's round, or the partition's promise if that is
@@ -543,23 +557,17 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     bit<32> vround_high;
     bit<32> vround_low;
     bit<1> clears = 0;
+    bit<16> stored_len = 0;
+    bit<16> stored_flags = 0;
     bit<32> highest_high;
     bit<32> highest_low;
     bit<32> ignored;
 
-    /* How far the instance is above the floor, as two words, and whether the low one has a borrow. */
+    /* How far the instance is above the floor, as two words, and whether the high one lends to the low. */
     action find_distance() {
         distance_high = hdr.paxos.instance_high - floor_high;
         distance_low = hdr.paxos.instance_low - floor_low;
         borrow = floor_low |-| hdr.paxos.instance_low;
-    }
-    /* 0 and 0: the instance is in the ring. */
-    action find_rings() {
-        distance_low = distance_low & (0xffffffff ^ (IB_P4_RING_SLOTS - 1));
-    }
-    action find_rings_with_borrow() {
-        distance_high = distance_high - 1;
-        distance_low = distance_low & (0xffffffff ^ (IB_P4_RING_SLOTS - 1));
     }
     action compare_with_round() {
         least_high = hdr.paxos.round_high;
@@ -602,7 +610,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     action promised(bit<16> flags, bit<16> reason) {
         hdr.common.type = IB_PAXOS_PHASE1B;
         hdr.common.flags = flags;
-        meta.value_flags = 0;
         hdr.common.value_len_bytes = 0;
         hdr.paxos.checksum = 0;
         hdr.paxos.vround_high = 0;
@@ -628,7 +635,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
     action learned() {
         hdr.common.type = IB_PAXOS_PHASE2B;
-        hdr.common.flags = IB_PAXOS_F_REPEAT;
+        hdr.common.flags = stored_flags | IB_PAXOS_F_REPEAT;
+        hdr.common.value_len_bytes = stored_len;
         hdr.paxos.round_high = vround_high;
         hdr.paxos.round_low = vround_low;
         hdr.paxos.vround_high = vround_high;
@@ -640,7 +648,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
     }
     action promised_with_vote() {
         hdr.common.type = IB_PAXOS_PHASE1B;
-        hdr.common.flags = IB_PAXOS_F_SLOT | IB_PAXOS_F_VOTE;
+        hdr.common.flags = stored_flags | (IB_PAXOS_F_SLOT | IB_PAXOS_F_VOTE);
+        hdr.common.value_len_bytes = stored_len;
         hdr.paxos.vround_high = vround_high;
         hdr.paxos.vround_low = vround_low;
         hdr.paxos.floor_high = floor_high;
@@ -648,19 +657,29 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
         meta.verdict = IB_V_REPLY;
         meta.reason = IB_R_acceptor_promised_slot;
     }
-    action voted(bit<16> reason) {
+    action voted() {
         hdr.common.type = IB_PAXOS_PHASE2B;
         hdr.common.flags = meta.kept_flags;
         hdr.paxos.vround_high = hdr.paxos.round_high;
         hdr.paxos.vround_low = hdr.paxos.round_low;
         hdr.paxos.floor_high = floor_high;
         hdr.paxos.floor_low = floor_low;
-        meta.reason = reason;
+        meta.reason = IB_R_acceptor_voted;
     }
+    action voted_before() {
+        hdr.common.type = IB_PAXOS_PHASE2B;
+        hdr.common.flags = stored_flags | meta.recovery_flag;
+        hdr.common.value_len_bytes = stored_len;
+        hdr.paxos.vround_high = hdr.paxos.round_high;
+        hdr.paxos.vround_low = hdr.paxos.round_low;
+        hdr.paxos.floor_high = floor_high;
+        hdr.paxos.floor_low = floor_low;
+        meta.reason = IB_R_acceptor_vote_repeated;
+    }
+
     /* What is behind the value stays in the frame, behind its packet. */
     action finish() {
         hdr.common.node = meta.node;
-        hdr.common.flags = hdr.common.flags | meta.value_flags;
 #ifdef __TARGET_TOFINO__
         hdr.udp.len_bytes = hdr.common.value_len_bytes + (8 + IB_HEADER_LEN_BYTES);
         hdr.ipv4.len_bytes = hdr.common.value_len_bytes + (20 + 8 + IB_HEADER_LEN_BYTES);
@@ -707,11 +726,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                 compare_with_round();
             }
             find_distance();
-            if (borrow == 0) {
-                find_rings();
-            } else {
-                find_rings_with_borrow();
-            }
 
             IB_PAIR_BEGIN(slot_instance, meta.slot)
             if ((meta.kind == IB_P4_VOTE || meta.kind == IB_P4_PROMISE_SLOT ||
@@ -719,19 +733,13 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                 meta.votes[0:0] == 1 && meta.same_epoch[0:0] == 1) {
                 if (below[0:0] == 0) {
                     if (meta.has_instance != 0) {
-                        if (distance_low == 0) {
-                            if (distance_high == 0) {
-                                is_in_ring = 1;
-                                if (promised_more[0:0] == 1 || meta.kind == IB_P4_LEARN) {
-                                    IB_EXECUTE(slot_instance, compare, meta.slot,
-                                               IB_P4_COMPARE_INSTANCE, is_new, is_same)
-                                } else if (meta.kind == IB_P4_VOTE && meta.has_round == 0) {
-                                    IB_EXECUTE(slot_instance, compare, meta.slot,
-                                               IB_P4_COMPARE_INSTANCE, is_new, is_same)
-                                } else {
-                                    IB_EXECUTE(slot_instance, raise, meta.slot,
-                                               IB_P4_RAISE_INSTANCE, is_new, is_same)
+                        if (distance_low[31:IB_P4_RING_SLOTS_BITS] == 0) {
+                            if (borrow == 0) {
+                                if (distance_high == 0) {
+                                    IB_P4_FIND_SLOT
                                 }
+                            } else if (distance_high == 1) {
+                                IB_P4_FIND_SLOT
                             }
                         }
                     }
@@ -791,8 +799,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
             IB_P4_SAVE_OR_LOAD(slot_client_seq, IB_P4_SAVE_CLIENT_SEQ, hdr.paxos.client_seq)
             IB_P4_SAVE_OR_LOAD(slot_client_low, IB_P4_SAVE_CLIENT_LOW, hdr.paxos.client_low)
 #ifdef __TARGET_TOFINO__
-            IB_P4_SAVE_OR_LOAD_PART(slot_len, hdr.common.value_len_bytes)
-            IB_P4_SAVE_OR_LOAD_PART(slot_flags, meta.value_flags)
+            IB_P4_SAVE_OR_LOAD_PART(slot_len, stored_len)
+            IB_P4_SAVE_OR_LOAD_PART(slot_flags, stored_flags)
             IB_P4_SAVE_OR_LOAD_PART(slot_checksum, hdr.paxos.checksum)
 #else
             IB_PAIR_BEGIN(slot_last, meta.slot)
@@ -804,8 +812,8 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                     IB_EXECUTE(slot_last, load, meta.slot, IB_P4_LOAD, last_high,
                                hdr.paxos.checksum)
                 }
-                hdr.common.value_len_bytes = last_high[31:16];
-                meta.value_flags = last_high[15:0];
+                stored_len = last_high[31:16];
+                stored_flags = last_high[15:0];
             } else if (votes_now == 1) {
                 IB_EXECUTE(slot_last, save, meta.slot, IB_P4_SAVE_LAST, ignored, ignored)
             } else if (clears == 1) {
@@ -813,7 +821,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
             }
             IB_PAIR_END(slot_last, meta.slot)
 #endif
-            values.apply(hdr, meta, votes_now, shows);
+            values.apply(hdr, meta, votes_now, shows, stored_len);
 
             IB_PAIR_BEGIN(highest_of, meta.partition)
             if (votes_now == 1 && shows[0:0] == 0) {
@@ -838,7 +846,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                     drop(IB_R_floor_raised);
                 }
             } else if (meta.kind == IB_P4_POSITION) {
-                show_highest();
                 if (meta.votes[0:0] == 1) {
                     show_position(IB_PAXOS_F_ANSWER);
                 } else {
@@ -854,7 +861,6 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                 if (promised_more[0:0] == 1) {
                     refuse(0, IB_R_acceptor_nack);
                 } else {
-                    show_highest();
                     promised(0, IB_R_acceptor_promised);
                 }
             } else if (below[0:0] == 1) {
@@ -882,16 +888,22 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
                     promised(IB_PAXOS_F_SLOT, IB_R_acceptor_promised_slot);
                 }
             } else {
-                if ((meta.kept_flags & IB_PAXOS_F_RECOVERY) != 0) {
+                if (meta.recovery_flag != 0) {
                     meta.verdict = IB_V_REPLY;
                 } else {
                     meta.verdict = IB_V_GROUP;
                 }
                 if (shows[0:0] == 1) {
-                    voted(IB_R_acceptor_vote_repeated);
+                    voted_before();
                 } else {
-                    voted(IB_R_acceptor_voted);
+                    voted();
                 }
+            }
+            if (meta.kind == IB_P4_POSITION) {
+                show_highest();
+            } else if (meta.kind == IB_P4_PROMISE && meta.votes[0:0] == 1 &&
+                       meta.same_epoch[0:0] == 1 && promised_more[0:0] == 0) {
+                show_highest();
             }
             if (meta.verdict[1:1] == 1) { /* IB_V_REPLY, IB_V_GROUP */
                 finish();

@@ -269,21 +269,24 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
 control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
 #ifdef IB_VOTES_IN_WORDS
     bit<32> instance_excess;
+    bit<32> floor_excess;
     bit<32> round_excess;
-    action add() {
-        instance_excess = hdr.paxos.instance_high | hdr.paxos.floor_high;
-        round_excess = hdr.paxos.round_high | hdr.paxos.vround_high;
-    }
+    bit<32> vround_excess;
     action mask() {
-        instance_excess = instance_excess & 0xc0000000;
-        round_excess = round_excess & 0x80000000;
+        instance_excess = hdr.paxos.instance_high & (0xffffffff ^ ((1 << (IB_INSTANCE_BITS - 32)) - 1));
+        floor_excess = hdr.paxos.floor_high & (0xffffffff ^ ((1 << (IB_INSTANCE_BITS - 32)) - 1));
+        round_excess = hdr.paxos.round_high & (0xffffffff ^ ((1 << (IB_ROUND_BITS - 32)) - 1));
+        vround_excess = hdr.paxos.vround_high & (0xffffffff ^ ((1 << (IB_ROUND_BITS - 32)) - 1));
     }
     apply {
-        add();
         mask();
         if (instance_excess != 0) {
             meta.reason = IB_R_bad_instance;
+        } else if (floor_excess != 0) {
+            meta.reason = IB_R_bad_instance;
         } else if (round_excess != 0) {
+            meta.reason = IB_R_bad_round;
+        } else if (vround_excess != 0) {
             meta.reason = IB_R_bad_round;
         }
     }
