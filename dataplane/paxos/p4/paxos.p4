@@ -114,8 +114,8 @@ struct headers_t {
 #define IB_P4_WORDS 0x18
 #ifdef __TARGET_TOFINO__
 #define IB_AT_PADDING                                                                              \
-    (IB_MAGIC, IB_PAXOS_PHASE1A, _) : padding;                                                     \
-    (IB_MAGIC, IB_PAXOS_LEARN, _) : padding;
+    (IB_PAXOS_PHASE1A, _) : header_and_padding;                                                    \
+    (IB_PAXOS_LEARN, _) : header_and_padding;
 #else
 #define IB_AT_PADDING
 #endif
@@ -123,30 +123,33 @@ struct headers_t {
 parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
     IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
+    /* A switch chip keeps few bytes of what it has read to decide on later. */
     state ours {
         packet.extract(hdr.common);
+#if IB_VALUE_TYPE
+        transition select(hdr.common.magic) {
+            IB_MAGIC : known;
+            default : header;
+        }
+    }
+    state known {
+        transition select(hdr.common.type, hdr.common.value_len_bytes) {
+            (IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : header_and_value;
+            IB_AT_PADDING
+            default : header;
+        }
+    }
+    state header_and_value {
         packet.extract(hdr.paxos);
         packet.extract(hdr.tag);
-#if IB_VALUE_TYPE
-        transition select(hdr.common.magic, hdr.common.type, hdr.common.value_len_bytes) {
-            (IB_MAGIC, IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : value;
-            IB_AT_PADDING
-            default : accept;
-        }
+        transition value;
     }
 #ifdef __TARGET_TOFINO__
-    /* As much padding as the longest value, whose place it has to give to one in the answer. */
-    state padding {
-        transition select(hdr.udp.len_bytes) {
-            0x88 &&& 0xfff8 : all_pieces; /* 8 + IB_HEADER_LEN_BYTES + 32 */
-            0x90 &&& 0xfff0 : all_pieces;
-            0xa0 &&& 0xffe0 : all_pieces;
-            0xc0 &&& 0xffc0 : all_pieces;
-            0 &&& 0xff00 : accept;
-            default : all_pieces;
-        }
-    }
-    state all_pieces {
+    /* As much padding as the longest value, whose place it has to give to one in the answer. All senders
+     * pad these packets to full size, and one without as much is lost. */
+    state header_and_padding {
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
 #ifdef IB_P4_HAS_WORDS
         packet.extract(hdr.word0);
         packet.extract(hdr.word1);
@@ -158,6 +161,11 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         transition accept;
     }
 #endif
+    state header {
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
+        transition accept;
+    }
 #ifdef IB_P4_HAS_STRIPES
     state value {
         transition select(hdr.common.value_len_bytes) {
@@ -246,6 +254,8 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         transition accept;
     }
 #else
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
         transition accept;
     }
 #endif
