@@ -18,7 +18,6 @@
  * their bits. So nothing here is cut: masks take the bits, and what is shorter has an array of its own.
  */
 #define IB_VALUE_TYPE IB_PAXOS_PHASE2A
-#define IB_NUMBERS_IN_WORDS
 #define IB_VOTES_IN_WORDS
 #define IB_REPLIES
 /* What is known of a packet before the arrays: a switch finds it beside the checks. */
@@ -914,7 +913,7 @@ control IbAcceptor(inout headers_t hdr, inout meta_t meta) {
 
 #ifdef __TARGET_TOFINO__
 /* These are in one container each, and so is what is copied to or from them: otherwise p4c-barefoot
- * tries each way to cut them, and has not come to an end. */
+ * tries each way to cut them. */
 #define IB_P4_IS_WHOLE(field) @pa_container_size("ingress", #field, 32)
 IB_P4_IS_WHOLE(hdr.paxos.instance_high)
 IB_P4_IS_WHOLE(hdr.paxos.instance_low)

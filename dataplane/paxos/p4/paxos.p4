@@ -2,8 +2,7 @@
 /*
  * paxos.p4 - what the roles of Paxos have in common: the header of wire.h, the value, parser,
  * deparser. Before this file a role defines IB_VALUE_TYPE, the type of message whose value it reads
- * (0: it reads no values), and, if it has numbers of 64 bits in registers.p4, IB_NUMBERS_IN_WORDS;
- * IB_VOTES_IN_WORDS, if those of votes too.
+ * (0: it reads no values), and IB_VOTES_IN_WORDS, if the numbers of votes are in registers.p4 too.
  */
 #include "../../ground/p4/frame.p4"
 
@@ -12,15 +11,10 @@
 #endif
 
 /* A switch chip has words of 32 bits; p4c-barefoot finds no place for longer fields that it compares. */
-#ifdef IB_NUMBERS_IN_WORDS
 #define IB_NUMBER(field)                                                                           \
     bit<32> field##_high;                                                                          \
     bit<32> field##_low;
 #define IB_NUMBER_OF(hdr, field) (hdr.paxos.field##_high ++ hdr.paxos.field##_low)
-#else
-#define IB_NUMBER(field) bit<64> field;
-#define IB_NUMBER_OF(hdr, field) hdr.paxos.field
-#endif
 #ifdef IB_VOTES_IN_WORDS
 #define IB_VOTE_NUMBER(field) IB_NUMBER(field)
 #define IB_VOTE_NUMBER_OF(hdr, field) IB_NUMBER_OF(hdr, field)
@@ -129,14 +123,14 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
 #if IB_VALUE_TYPE
         transition select(hdr.common.magic) {
             IB_MAGIC : known;
-            default : header;
+            default : header_alone;
         }
     }
     state known {
         transition select(hdr.common.type, hdr.common.value_len_bytes) {
             (IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : header_and_value;
             IB_AT_PADDING
-            default : header;
+            default : header_alone;
         }
     }
     state header_and_value {
@@ -161,7 +155,7 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         transition accept;
     }
 #endif
-    state header {
+    state header_alone {
         packet.extract(hdr.paxos);
         packet.extract(hdr.tag);
         transition accept;
