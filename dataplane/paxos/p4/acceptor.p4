@@ -109,10 +109,10 @@
     a = 0;                                                                                         \
     b = kept.high;                                                                                 \
     c = kept.low;                                                                                  \
-    if (IB_IS_LESS(kept, meta.bound)) {                                                                 \
+    if (IB_IS_LESS(kept, meta.bound)) {                                                            \
         a = 1;                                                                                     \
-        kept.high = meta.bound_high;                                                                    \
-        kept.low = meta.bound_low;                                                                      \
+        kept.high = meta.bound_high;                                                               \
+        kept.low = meta.bound_low;                                                                 \
     }
 
 /* A slot's instance: both set a to 1 if it is below the packet's, and b to 1 if they are equal. */
@@ -233,7 +233,7 @@
             a = kept;                                                                              \
         }                                                                                          \
     };
-#define IB_P4_SAVE_OR_LOAD_PART(array, loaded)                                                       \
+#define IB_P4_SAVE_OR_LOAD_PART(array, loaded)                                                     \
     if (shows[0:0] == 1) {                                                                         \
         loaded = array##_load.execute(meta.slot);                                                  \
     } else if (votes_now == 1) {                                                                   \
