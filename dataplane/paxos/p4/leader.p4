@@ -18,7 +18,6 @@
 #else
 #define IB_VALUE_TYPE IB_PAXOS_REQUEST
 #endif
-#define IB_NUMBERS_IN_WORDS
 #define IB_REPLIES
 #include "paxos.p4"
 #include "../../ground/p4/registers.p4"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * paxos.p4 - what the roles of Paxos have in common: the header of wire.h, the value, parser,
- * deparser. Before this file a role defines IB_VALUE_TYPE, the type of message whose value it checks
- * (0: it reads no values), and, if it has numbers of 64 bits in registers.p4, IB_NUMBERS_IN_WORDS.
+ * deparser. Before this file a role defines IB_VALUE_TYPE, the type of message whose value it reads
+ * (0: it reads no values), and IB_VOTES_IN_WORDS, if the numbers of votes are in registers.p4 too.
  */
 #include "../../ground/p4/frame.p4"
 
@@ -11,14 +11,16 @@
 #endif
 
 /* A switch chip has words of 32 bits; p4c-barefoot finds no place for longer fields that it compares. */
-#ifdef IB_NUMBERS_IN_WORDS
 #define IB_NUMBER(field)                                                                           \
     bit<32> field##_high;                                                                          \
     bit<32> field##_low;
 #define IB_NUMBER_OF(hdr, field) (hdr.paxos.field##_high ++ hdr.paxos.field##_low)
+#ifdef IB_VOTES_IN_WORDS
+#define IB_VOTE_NUMBER(field) IB_NUMBER(field)
+#define IB_VOTE_NUMBER_OF(hdr, field) IB_NUMBER_OF(hdr, field)
 #else
-#define IB_NUMBER(field) bit<64> field;
-#define IB_NUMBER_OF(hdr, field) hdr.paxos.field
+#define IB_VOTE_NUMBER(field) bit<64> field;
+#define IB_VOTE_NUMBER_OF(hdr, field) hdr.paxos.field
 #endif
 
 /* Without the first 16 bytes and the tag. */
@@ -28,28 +30,40 @@ header paxos_h {
     IB_NUMBER(instance)
     IB_NUMBER(floor)
     IB_NUMBER(round)
-    bit<64> vround;
-    bit<64> client_id;
-    bit<64> client_seq;
-    bit<64> client_low;
+    IB_VOTE_NUMBER(vround)
+    IB_VOTE_NUMBER(client_id)
+    IB_VOTE_NUMBER(client_seq)
+    IB_VOTE_NUMBER(client_low)
     IB_NUMBER(digest)
 }
 
 /*
  * A value, in the pieces of its checksum (ground/checksum.h): stripes of 32 bytes, words of 8, then
- * 4, 2 and 1 bytes. P4 has no loops, so the length is limited.
+ * 4, 2 and 1 bytes. P4 has no loops, so the length is limited: to all of these pieces, and on Tofino,
+ * where they take too much of what carries a packet, to the last ones.
  */
+#ifdef __TARGET_TOFINO__
+#define IB_P4_VALUE_LEN_MAX_BYTES 7
+#else
+#define IB_P4_HAS_STRIPES
+#define IB_P4_HAS_WORDS
 #define IB_P4_VALUE_LEN_MAX_BYTES 127
+#endif
 
 header stripe_h {
-    bit<64> a;
-    bit<64> b;
-    bit<64> c;
-    bit<64> d;
+    bit<32> a_high;
+    bit<32> a_low;
+    bit<32> b_high;
+    bit<32> b_low;
+    bit<32> c_high;
+    bit<32> c_low;
+    bit<32> d_high;
+    bit<32> d_low;
 }
 
 header word_h {
-    bit<64> word;
+    bit<32> w_high;
+    bit<32> w_low;
 }
 
 header four_h {
@@ -72,12 +86,16 @@ struct headers_t {
     paxos_h paxos;
     tag_h tag;
 #if IB_VALUE_TYPE
+#ifdef IB_P4_HAS_STRIPES
     stripe_h stripe0;
     stripe_h stripe1;
     stripe_h stripe2;
+#endif
+#ifdef IB_P4_HAS_WORDS
     word_h word0;
     word_h word1;
     word_h word2;
+#endif
     four_h four;
     two_h two;
     one_h one;
@@ -88,20 +106,61 @@ struct headers_t {
 #define IB_P4_LONGER (0xffff ^ IB_P4_VALUE_LEN_MAX_BYTES)
 #define IB_P4_STRIPES 0x60
 #define IB_P4_WORDS 0x18
+#ifdef __TARGET_TOFINO__
+#define IB_AT_PADDING                                                                              \
+    (IB_PAXOS_PHASE1A, _) : header_and_padding;                                                    \
+    (IB_PAXOS_LEARN, _) : header_and_padding;
+#else
+#define IB_AT_PADDING
+#endif
 
 parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
     IB_PARSER_LOCALS
 #include "../../ground/p4/start.p4"
+    /* A switch chip keeps few bytes of what it has read to decide on later. */
     state ours {
         packet.extract(hdr.common);
-        packet.extract(hdr.paxos);
-        packet.extract(hdr.tag);
 #if IB_VALUE_TYPE
-        transition select(hdr.common.magic, hdr.common.type, hdr.common.value_len_bytes) {
-            (IB_MAGIC, IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : value;
-            default : accept;
+        transition select(hdr.common.magic) {
+            IB_MAGIC : known;
+            default : header_alone;
         }
     }
+    state known {
+        transition select(hdr.common.type, hdr.common.value_len_bytes) {
+            (IB_VALUE_TYPE, 0 &&& IB_P4_LONGER) : header_and_value;
+            IB_AT_PADDING
+            default : header_alone;
+        }
+    }
+    state header_and_value {
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
+        transition value;
+    }
+#ifdef __TARGET_TOFINO__
+    /* As much padding as the longest value, whose place it has to give to one in the answer. All senders
+     * pad these packets to full size, and one without as much is lost. */
+    state header_and_padding {
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
+#ifdef IB_P4_HAS_WORDS
+        packet.extract(hdr.word0);
+        packet.extract(hdr.word1);
+        packet.extract(hdr.word2);
+#endif
+        packet.extract(hdr.four);
+        packet.extract(hdr.two);
+        packet.extract(hdr.one);
+        transition accept;
+    }
+#endif
+    state header_alone {
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
+        transition accept;
+    }
+#ifdef IB_P4_HAS_STRIPES
     state value {
         transition select(hdr.common.value_len_bytes) {
             0 &&& IB_P4_STRIPES : words;
@@ -126,6 +185,12 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         packet.extract(hdr.stripe2);
         transition words;
     }
+#else
+    state value {
+        transition words;
+    }
+#endif
+#ifdef IB_P4_HAS_WORDS
     state words {
         transition select(hdr.common.value_len_bytes) {
             0 &&& IB_P4_WORDS : rest;
@@ -150,12 +215,17 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         packet.extract(hdr.word2);
         transition rest;
     }
+#else
+    state words {
+        transition rest;
+    }
+#endif
     state rest {
         transition select(hdr.common.value_len_bytes) {
             4 &&& 4 : four;
             2 &&& 2 : two;
             1 &&& 1 : one;
-            default : whole;
+            default : accept;
         }
     }
     state four {
@@ -163,25 +233,23 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
         transition select(hdr.common.value_len_bytes) {
             2 &&& 2 : two;
             1 &&& 1 : one;
-            default : whole;
+            default : accept;
         }
     }
     state two {
         packet.extract(hdr.two);
         transition select(hdr.common.value_len_bytes) {
             1 &&& 1 : one;
-            default : whole;
+            default : accept;
         }
     }
     state one {
         packet.extract(hdr.one);
-        transition whole;
-    }
-    state whole {
-        meta.has_value = 1;
         transition accept;
     }
 #else
+        packet.extract(hdr.paxos);
+        packet.extract(hdr.tag);
         transition accept;
     }
 #endif
@@ -195,13 +263,38 @@ parser IbParser(packet_in packet, out headers_t hdr, IB_PARSER_REST) {
 
 #define IB_BODY(hdr)                                                                               \
     hdr.paxos.epoch ++ hdr.paxos.checksum, IB_NUMBER_OF(hdr, instance),                            \
-        IB_NUMBER_OF(hdr, floor), IB_NUMBER_OF(hdr, round), hdr.paxos.vround, hdr.paxos.client_id, \
-        hdr.paxos.client_seq, hdr.paxos.client_low, IB_NUMBER_OF(hdr, digest)
+        IB_NUMBER_OF(hdr, floor), IB_NUMBER_OF(hdr, round), IB_VOTE_NUMBER_OF(hdr, vround),        \
+        IB_VOTE_NUMBER_OF(hdr, client_id), IB_VOTE_NUMBER_OF(hdr, client_seq),                     \
+        IB_VOTE_NUMBER_OF(hdr, client_low), IB_NUMBER_OF(hdr, digest)
 
 #include "../../ground/p4/switch.p4"
 
 /* The rest of ib_paxos_check. */
 control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
+#ifdef IB_VOTES_IN_WORDS
+    bit<32> instance_excess;
+    bit<32> floor_excess;
+    bit<32> round_excess;
+    bit<32> vround_excess;
+    action mask() {
+        instance_excess = hdr.paxos.instance_high & (0xffffffff ^ ((1 << (IB_INSTANCE_BITS - 32)) - 1));
+        floor_excess = hdr.paxos.floor_high & (0xffffffff ^ ((1 << (IB_INSTANCE_BITS - 32)) - 1));
+        round_excess = hdr.paxos.round_high & (0xffffffff ^ ((1 << (IB_ROUND_BITS - 32)) - 1));
+        vround_excess = hdr.paxos.vround_high & (0xffffffff ^ ((1 << (IB_ROUND_BITS - 32)) - 1));
+    }
+    apply {
+        mask();
+        if (instance_excess != 0) {
+            meta.reason = IB_R_bad_instance;
+        } else if (floor_excess != 0) {
+            meta.reason = IB_R_bad_instance;
+        } else if (round_excess != 0) {
+            meta.reason = IB_R_bad_round;
+        } else if (vround_excess != 0) {
+            meta.reason = IB_R_bad_round;
+        }
+    }
+#else
     apply {
         if (IB_NUMBER_OF(hdr, instance)[63:IB_INSTANCE_BITS] != 0) {
             meta.reason = IB_R_bad_instance;
@@ -209,47 +302,50 @@ control IbPaxosCheck(in headers_t hdr, inout meta_t meta) {
             meta.reason = IB_R_bad_instance;
         } else if (IB_NUMBER_OF(hdr, round)[63:IB_ROUND_BITS] != 0) {
             meta.reason = IB_R_bad_round;
-        } else if (hdr.paxos.vround[63:IB_ROUND_BITS] != 0) {
+        } else if (IB_VOTE_NUMBER_OF(hdr, vround)[63:IB_ROUND_BITS] != 0) {
             meta.reason = IB_R_bad_round;
         }
     }
+#endif
 }
 
 #if IB_VALUE_TYPE
-/* Sets meta.reason if the value is longer than this program can read, or is not the one sent. */
+/* Sets meta.reason if the value is longer than this program can read, or, except on Tofino, is not the
+ * one sent. */
 control IbValueCheck(in headers_t hdr, inout meta_t meta) {
     apply {
+#ifndef __TARGET_TOFINO__
         bit<64> a = IB_SUM_START_0 ^ (bit<64>)hdr.common.value_len_bytes;
         bit<64> b = IB_SUM_START_1;
         bit<64> c = IB_SUM_START_2;
         bit<64> d = IB_SUM_START_3;
         bit<64> last = 0;
         if (hdr.stripe0.isValid()) {
-            a = ib_sum_step(a, ib_word(hdr.stripe0.a));
-            b = ib_sum_step(b, ib_word(hdr.stripe0.b));
-            c = ib_sum_step(c, ib_word(hdr.stripe0.c));
-            d = ib_sum_step(d, ib_word(hdr.stripe0.d));
+            a = ib_sum_step(a, ib_word(hdr.stripe0.a_high ++ hdr.stripe0.a_low));
+            b = ib_sum_step(b, ib_word(hdr.stripe0.b_high ++ hdr.stripe0.b_low));
+            c = ib_sum_step(c, ib_word(hdr.stripe0.c_high ++ hdr.stripe0.c_low));
+            d = ib_sum_step(d, ib_word(hdr.stripe0.d_high ++ hdr.stripe0.d_low));
         }
         if (hdr.stripe1.isValid()) {
-            a = ib_sum_step(a, ib_word(hdr.stripe1.a));
-            b = ib_sum_step(b, ib_word(hdr.stripe1.b));
-            c = ib_sum_step(c, ib_word(hdr.stripe1.c));
-            d = ib_sum_step(d, ib_word(hdr.stripe1.d));
+            a = ib_sum_step(a, ib_word(hdr.stripe1.a_high ++ hdr.stripe1.a_low));
+            b = ib_sum_step(b, ib_word(hdr.stripe1.b_high ++ hdr.stripe1.b_low));
+            c = ib_sum_step(c, ib_word(hdr.stripe1.c_high ++ hdr.stripe1.c_low));
+            d = ib_sum_step(d, ib_word(hdr.stripe1.d_high ++ hdr.stripe1.d_low));
         }
         if (hdr.stripe2.isValid()) {
-            a = ib_sum_step(a, ib_word(hdr.stripe2.a));
-            b = ib_sum_step(b, ib_word(hdr.stripe2.b));
-            c = ib_sum_step(c, ib_word(hdr.stripe2.c));
-            d = ib_sum_step(d, ib_word(hdr.stripe2.d));
+            a = ib_sum_step(a, ib_word(hdr.stripe2.a_high ++ hdr.stripe2.a_low));
+            b = ib_sum_step(b, ib_word(hdr.stripe2.b_high ++ hdr.stripe2.b_low));
+            c = ib_sum_step(c, ib_word(hdr.stripe2.c_high ++ hdr.stripe2.c_low));
+            d = ib_sum_step(d, ib_word(hdr.stripe2.d_high ++ hdr.stripe2.d_low));
         }
         if (hdr.word0.isValid()) {
-            b = ib_sum_step(b, ib_word(hdr.word0.word));
+            b = ib_sum_step(b, ib_word(hdr.word0.w_high ++ hdr.word0.w_low));
         }
         if (hdr.word1.isValid()) {
-            b = ib_sum_step(b, ib_word(hdr.word1.word));
+            b = ib_sum_step(b, ib_word(hdr.word1.w_high ++ hdr.word1.w_low));
         }
         if (hdr.word2.isValid()) {
-            b = ib_sum_step(b, ib_word(hdr.word2.word));
+            b = ib_sum_step(b, ib_word(hdr.word2.w_high ++ hdr.word2.w_low));
         }
         if (hdr.four.isValid()) {
             last = (bit<64>)(hdr.four.bytes[7:0] ++ hdr.four.bytes[15:8] ++ hdr.four.bytes[23:16] ++
@@ -267,10 +363,12 @@ control IbValueCheck(in headers_t hdr, inout meta_t meta) {
         if (hdr.common.value_len_bytes == 0) {
             checksum = 0;
         }
-        if (meta.has_value == 0) {
-            meta.reason = IB_R_no_room;
-        } else if (checksum != hdr.paxos.checksum) {
+        if (checksum != hdr.paxos.checksum) {
             meta.reason = IB_R_bad_checksum;
+        }
+#endif
+        if ((hdr.common.value_len_bytes & IB_P4_LONGER) != 0) {
+            meta.reason = IB_R_no_room;
         }
     }
 }

@@ -14,7 +14,6 @@
  * bit of a flag, since p4c-barefoot refuses conditions on more than 4 bytes.
  */
 #define IB_VALUE_TYPE 0 /* no type has a value that is read here */
-#define IB_NUMBERS_IN_WORDS
 #include "paxos.p4"
 #include "../../ground/p4/registers.p4"
 
