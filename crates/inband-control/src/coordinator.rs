@@ -497,7 +497,10 @@ impl Coordinator {
         if self.broken.opens_early {
             return Some(Command::Open { epoch });
         }
-        if installed.len() >= majority(acceptors.len()) && self.replicas_follow(opened, target) {
+        // Some may have died since: they would not vote in the new epoch, while the former members can go on.
+        let may_vote = |node: &&NodeId| self.alive(now, **node).is_some();
+        let voters = installed.iter().filter(may_vote).count();
+        if voters >= majority(acceptors.len()) && self.replicas_follow(opened, target) {
             let since = *self.majority_installed_at.get_or_insert(now);
             let missing =
                 |node: &NodeId| !installed.contains(node) && self.alive(now, *node).is_some();

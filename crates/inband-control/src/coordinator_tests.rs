@@ -99,6 +99,46 @@ fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
     assert_eq!(tell(report(3, 2, 2, FLOOR - 1, 2)), open);
 }
 
+/// 4 replaces 1. 2 and 4 have installed the votes and died, while 3 still installs them: the former members 1 and 3 go on.
+#[test]
+fn an_epoch_is_not_opened_by_acceptors_that_have_died() {
+    let mut state = State::default();
+    let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
+    let configuration = Configuration {
+        epoch: 1,
+        revision: 0,
+        members: [1, 2, 3].map(|n| (n, member(n, ALL))).into(),
+        leaders: spread_leaders(&[1, 2, 3], 1),
+        beginning: Beginning::Fresh(vec![1]),
+    };
+    apply(&mut state, Command::Found(configuration));
+    let new = member(4, ALL);
+    let change = Some(Change::Replace { old: 1, new });
+    apply(&mut state, Command::Begin { opened: 1, change });
+    let install = Command::Install {
+        epoch: 2,
+        sealed: vec![1, 3],
+        abstained: vec![],
+    };
+    apply(&mut state, install);
+    let timing = Timing::default();
+    let mut coordinator = Coordinator::new(timing);
+    let mut out = Outbox::new();
+    let mut tell = |now, report| coordinator.on_report(now, report, &state, &mut out);
+    assert_eq!(tell(1000, report(3, 2, 1, FLOOR, 1)), None);
+    assert_eq!(tell(1000, report(2, 2, 2, FLOOR, 1)), None);
+    assert_eq!(tell(1000, report(4, 2, 2, 0, 1)), None);
+    let both_dead = 1001 + timing.alive_us.max(timing.open_wait_us);
+    assert_eq!(tell(both_dead, report(3, 2, 1, FLOOR, 2)), None);
+    assert_eq!(
+        tell(both_dead, report(2, 2, 2, FLOOR, 2)),
+        None,
+        "4 is dead"
+    );
+    let open = Some(Command::Open { epoch: 2 });
+    assert_eq!(tell(both_dead, report(4, 2, 2, 0, 2)), open);
+}
+
 /// Returns what an epoch that follows that of the only replica, 1, waits for: 2 reports with nothing applied, then 1
 /// with everything.
 fn after_the_only_replica(change: Change) -> Option<Command> {
