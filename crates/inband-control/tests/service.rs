@@ -632,6 +632,36 @@ fn strangers_cannot_fill_the_control_listener() {
     cluster.wait("all vote", |c| c.all_vote());
 }
 
+/// A host that hangs, whose kernel still accepts connections, and one that has gone: neither delays what others answer.
+#[test]
+fn services_that_do_not_answer_delay_no_call() {
+    let cluster = Cluster::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let gone: SocketAddr = "192.0.2.1:7500".parse().expect("an address");
+    let mut services = vec![silent.local_addr().expect("an address"), gone];
+    services.extend(cluster.addresses.values());
+    let deadline = Duration::from_secs(5);
+    for _ in 0..3 {
+        let answer = call(
+            CLUSTER,
+            &services,
+            &Request::Status,
+            deadline,
+            &cluster.client(),
+        );
+        assert!(matches!(answer, Ok(Response::Status(_))), "{answer:?}");
+    }
+    let to = Request::MoveLeader {
+        partition: None,
+        to: 2,
+    };
+    let answer = call(CLUSTER, &services, &to, deadline, &cluster.client());
+    assert!(
+        matches!(answer, Ok(_) | Err(CallError::Refused(_))),
+        "{answer:?}"
+    );
+}
+
 #[test]
 fn services_with_certificates_listen_to_each_other_only() {
     use std::io::{Read, Write};

@@ -1,6 +1,8 @@
-//! Client calls: the command line asks any host's service and is redirected to the leader.
+//! Client calls: the command line asks all services at a time who leads, and sends its request to the leader.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,11 +17,11 @@ use crate::coordinator::Waiting;
 use crate::message::{AcceptorReport, StoppedLog};
 use crate::state::{Pending, Refusal};
 
-/// Pause before asking again a service that does not know the leader.
+/// Pause before asking again a service that has not named itself as the leader.
 const RETRY: Duration = Duration::from_millis(100);
 /// Time limit for connecting to a service.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for one attempt at one service.
+/// Time limit for a service's answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,8 +121,9 @@ pub enum CallError {
     Refused(#[from] Refusal),
 }
 
-/// Calls the control plane through any of these services. A request is repeated only if it did not reach a service that
-/// could carry it out.
+/// Calls the control plane through any of these services. A service that does not answer delays nothing: all are asked at
+/// the same time who leads. The request itself goes to the leader, and is repeated only if it did not reach a service that
+/// could carry it out. It may take up to 10 s longer than `deadline` if the leader does not answer it.
 pub fn call(
     cluster: &str,
     services: &[SocketAddr],
@@ -129,28 +132,95 @@ pub fn call(
     transport: &Transport,
 ) -> Result<Response, CallError> {
     let until = Instant::now() + deadline;
-    let mut next = 0;
-    let mut to = services.first().copied();
-    while let Some(address) = to.filter(|_| Instant::now() < until) {
-        match attempt(cluster, address, request, transport) {
-            Ok(Response::Elsewhere(Some(leader))) if leader != address => {
-                to = Some(leader);
-                continue;
+    let mut search = Search::new(cluster, services, transport);
+    while let Some((leader, status)) = search.leader(until) {
+        if *request == Request::Status {
+            match status {
+                Some(status) => return Ok(Response::Status(status)),
+                None => continue,
             }
+        }
+        match attempt(cluster, leader, request, transport) {
             Ok(Response::Elsewhere(_)) | Err(Failure::NotSent) => {}
             Ok(Response::OutcomeUnknown) | Err(Failure::Unanswered) => {
-                if *request != Request::Status {
-                    return Err(CallError::OutcomeUnknown);
-                }
+                return Err(CallError::OutcomeUnknown);
             }
             Ok(Response::Refused(refusal)) => return Err(refusal.into()),
             Ok(response) => return Ok(response),
         }
-        thread::sleep(RETRY);
-        next = (next + 1) % services.len();
-        to = Some(services[next]);
     }
     Err(CallError::NoAnswer(deadline))
+}
+
+type Answer = Result<Response, Failure>;
+
+/// A search for the leader.
+struct Search<'c> {
+    cluster: &'c str,
+    transport: &'c Transport,
+    /// When each service may be asked next; `None`: it is being asked.
+    next_at: BTreeMap<SocketAddr, Option<Instant>>,
+    sender: Sender<(SocketAddr, Answer)>,
+    answers: mpsc::Receiver<(SocketAddr, Answer)>,
+}
+
+impl<'c> Search<'c> {
+    fn new(cluster: &'c str, services: &[SocketAddr], transport: &'c Transport) -> Self {
+        let (sender, answers) = mpsc::channel();
+        let now = Some(Instant::now());
+        Self {
+            cluster,
+            transport,
+            next_at: services.iter().map(|service| (*service, now)).collect(),
+            sender,
+            answers,
+        }
+    }
+
+    /// Returns the next service that says that it leads, with its status if it knows who is up. `None` at `until`.
+    fn leader(&mut self, until: Instant) -> Option<(SocketAddr, Option<Box<Status>>)> {
+        loop {
+            let now = Instant::now();
+            if now >= until {
+                return None;
+            }
+            self.ask(now);
+            let (service, answer) = match self.answers.recv_timeout(RETRY.min(until - now)) {
+                Ok(answered) => answered,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is held here"),
+            };
+            let again_at = Some(Instant::now() + RETRY);
+            self.next_at.insert(service, again_at);
+            match answer {
+                Ok(Response::Status(status)) => return Some((service, Some(status))),
+                Ok(Response::Elsewhere(Some(leader))) if leader == service => {
+                    return Some((leader, None));
+                }
+                Ok(Response::Elsewhere(Some(other))) => {
+                    self.next_at.entry(other).or_insert(Some(now));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks each service whose turn it is, on a thread of its own.
+    fn ask(&mut self, now: Instant) {
+        for (service, next_at) in &mut self.next_at {
+            if next_at.is_none_or(|at| now < at) {
+                continue;
+            }
+            *next_at = None;
+            let (service, sender) = (*service, self.sender.clone());
+            let (cluster, transport) = (self.cluster.to_owned(), self.transport.clone());
+            thread::spawn(move || {
+                let answer = attempt(&cluster, service, &Request::Status, &transport);
+                // Nobody waits for it once another one leads.
+                let _ = sender.send((service, answer));
+            });
+        }
+    }
 }
 
 enum Failure {
