@@ -99,6 +99,17 @@ fn random_schedules_with_journals_are_survived() {
     assert!(summary.stats.of(counts::EPOCHS) > 40, "{summary:?}");
 }
 
+/// Hosts stay down here when faults end in the middle of a reconfiguration.
+#[test]
+fn acceptors_that_have_installed_are_needed_until_the_epoch_opens() {
+    let options = Options {
+        plane: Some(true),
+        sync: Some(true),
+        ..Options::default()
+    };
+    worlds::survive::<Paxos>(700_287, 1, &options);
+}
+
 #[test]
 fn a_seed_is_one_schedule() {
     let options = Options {

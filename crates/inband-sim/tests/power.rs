@@ -1,7 +1,8 @@
 //! `sync` mode: power cuts, full disks and damaged journals (schedules.md, 8 and 11).
 
+use crate::common::worlds;
 use crate::common::{self, acceptor, applied, settle, sound, submit, world, MS};
-use inband_sim::paxos::{Invariant, Layout, World};
+use inband_sim::paxos::{Invariant, Layout, Options, Paxos, World};
 
 fn sync(mut layout: Layout) -> Layout {
     layout.sync = true;
@@ -144,4 +145,16 @@ fn a_lying_disk_is_found_out() {
     }
     let violation = world.violation.as_ref().expect("votes are lost");
     assert_eq!(violation.invariant, Invariant::DiskKept, "{violation:?}");
+}
+
+/// Random schedules of power cuts, and of journals that are damaged where the journal promises to notice it.
+#[test]
+fn random_schedules_with_journals_are_survived() {
+    let options = Options {
+        plane: Some(false),
+        sync: Some(true),
+        store: Some(false),
+        ..Options::default()
+    };
+    worlds::survive::<Paxos>(800_021, 20, &options);
 }

@@ -35,8 +35,8 @@
 use std::collections::VecDeque;
 
 use crate::block::{self, BLOCK_BYTES};
-use crate::storage::{Storage, StorageError};
-use crate::witness::{Durable, Testimony, Witness, WITNESS_FILE, WITNESS_TEMPORARY};
+use crate::storage::{Storage, StorageError, TEMPORARY_SUFFIX};
+use crate::witness::{Durable, Testimony, Witness, WITNESS_FILE};
 
 const SEGMENT_PREFIX: &str = "journal-";
 const RECORD_LEN_BYTES: usize = 4;
@@ -125,7 +125,7 @@ impl Journal {
     ) -> Result<Journal, JournalError> {
         let mut firsts = Vec::new();
         for name in storage.list()? {
-            if name == WITNESS_TEMPORARY {
+            if name.ends_with(TEMPORARY_SUFFIX) {
                 storage.remove(&name)?;
             } else if let Some(number) = name.strip_prefix(SEGMENT_PREFIX) {
                 let first = number.parse();
@@ -194,7 +194,7 @@ impl Journal {
                 );
                 return Err(damaged(name, what));
             }
-            // A commit that failed here may have succeeded in the next segment.
+            // A commit that failed here may have succeeded in the next segment, or was written again there.
             let end = firsts.get(at + 1).copied().unwrap_or(u64::MAX);
             self.read_segment(*first, end, replay)?;
         }
@@ -232,7 +232,7 @@ impl Journal {
         let later = bytes[at..]
             .chunks(BLOCK_BYTES)
             .filter_map(block::header)
-            .find(|header| header.commit > self.last_commit + 1);
+            .find(|header| (self.last_commit + 2..end_commit).contains(&header.commit));
         if let Some(later) = later {
             let what = format!(
                 "commit {} is not whole at byte {at}, but there is something of commit {}",
@@ -293,11 +293,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Rewrites the last commit and sync: its writer may have been killed before the sync, and a failed sync discards
-    /// what it should have written.
+    /// Writes the last commit again, and syncs it: its writer may have been killed before the sync, and a failed sync
+    /// discards what it should have written. Not in place: it may also have been synced, and its answers sent, before a
+    /// power failure took the witness, and a power failure now could damage the blocks that are being written. So it
+    /// becomes the first commit of a segment that appears as a whole.
     fn write_again(&mut self) -> Result<(), StorageError> {
-        let mut segments = self.segments.iter().rev();
-        let segment = segments.find(|s| s.end > 0).expect("there is a commit");
+        let mut segments = self.segments.iter();
+        let at = segments.rposition(|s| s.end > 0);
+        let at = at.expect("there is a commit");
+        let segment = &mut self.segments[at];
         let name = segment_name(segment.first);
         let bytes = self.storage.read_range(&name, 0, segment.end as usize)?;
         let of_commit = |block: &[u8]| block::header(block).map(|header| header.commit);
@@ -306,9 +310,21 @@ impl Journal {
             .position(|block| of_commit(block) == Some(self.last_commit))
             .expect("it was read a moment ago")
             * BLOCK_BYTES;
+        let commit = &bytes[start..];
         self.storage
-            .write_at(&name, start as u64, &bytes[start..])?;
-        self.storage.sync(&name)
+            .replace(&segment_name(self.last_commit), commit)?;
+        let written = Segment {
+            first: self.last_commit,
+            end: commit.len() as u64,
+            allocated: commit.len() as u64,
+        };
+        if segment.first == written.first {
+            *segment = written;
+        } else {
+            segment.end = start as u64;
+            self.segments.insert(at + 1, written);
+        }
+        Ok(())
     }
 
     /// Appends a record; it is durable after the next commit. Returns its number, starting with 1.

@@ -8,8 +8,6 @@ use crate::storage::{Storage, StorageError};
 
 /// File name of the witness.
 pub(crate) const WITNESS_FILE: &str = "synced";
-/// Leftover of a new witness after a power failure.
-pub(crate) const WITNESS_TEMPORARY: &str = "synced.new";
 
 /// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -615,6 +615,37 @@ fn the_power_may_fail_at_any_operation() {
     }
 }
 
+/// The first power failure takes the witness of what was committed, so that opening the journal writes the last commit
+/// again; meanwhile the power fails again, at each operation.
+#[test]
+fn the_power_may_fail_again_while_the_journal_is_opened() {
+    for (off_after, seed) in
+        (0..12).flat_map(|off_after| (0..60).map(move |seed| (off_after, seed)))
+    {
+        let mut choose = chooser(seed);
+        let disk = SimulatedDisk::new();
+        let mut model = Model::default();
+        let (mut journal, _) = open(&disk).unwrap();
+        for key in 0..2 {
+            let padding = choose(9_000) as usize;
+            journal.append(&model.record(key, padding));
+            journal.commit().unwrap();
+            model.commit(true);
+        }
+        journal.append(&model.record(3, 9_000));
+        disk.power_off_at(disk.operations() + 1);
+        journal.commit().unwrap_err();
+        drop(journal);
+        disk.power_cut(CUTS[choose(3) as usize], &mut choose);
+        disk.power_off_at(disk.operations() + off_after);
+        let journal = reopen(&disk, &mut model, &mut choose)
+            .unwrap_or_else(|what| panic!("off after {off_after}, {seed}: {what}"));
+        drop(journal);
+        disk.power_cut(Cut::Unsynced, &mut choose);
+        reopen(&disk, &mut model, &mut choose).unwrap();
+    }
+}
+
 /// A slot of the witness with a valid checksum: turn, commit, first commit needed.
 fn witness_slot(numbers: [u64; 3]) -> Vec<u8> {
     let mut slot = vec![0; 8];

@@ -353,6 +353,11 @@ impl World {
 
     /// Returns whether this host may be down for good, together with those in `gone`.
     pub(crate) fn may_die(&self, node: u8, gone: &[u8]) -> bool {
+        // The controllers may open the next epoch with this acceptor, since it has reported that it is ready.
+        let plane = self.system.plane.as_ref();
+        if plane.is_some_and(|plane| plane.is_changing(node)) {
+            return false;
+        }
         !self.is_needed(node, gone) && !self.is_needed_before(node, gone)
     }
 

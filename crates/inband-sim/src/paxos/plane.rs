@@ -228,7 +228,8 @@ impl Plane {
         lines.join("\n    ")
     }
 
-    /// Returns whether this host's acceptor holds the state with which the epoch in force began.
+    /// Returns whether this host's acceptor holds the state with which the epoch in force began, or what a majority sealed
+    /// in that epoch had.
     pub fn holds(&self, node: NodeId) -> bool {
         let epoch = self.in_force().map_or(EPOCH, |c| c.epoch);
         let part = &self.parts[&node];
@@ -236,7 +237,7 @@ impl Plane {
             Some(member) => member.acceptor().and_then(SimAcceptor::holds),
             None => part.held,
         };
-        holds.is_some_and(|holds| holds.epoch == epoch)
+        holds.is_some_and(|holds| holds.serves(epoch))
     }
 }
 

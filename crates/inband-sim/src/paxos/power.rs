@@ -15,14 +15,22 @@ use crate::paxos::mutation::Mutation;
 use crate::paxos::simhost::SimHost;
 use crate::paxos::World;
 
-const LIMITS: DiskLimits = DiskLimits {
-    journal: JournalConfig {
-        segment_bytes: SEGMENT_BYTES,
-        extend_bytes: EXTEND_BYTES,
-        ..JournalConfig::DEFAULT
-    },
-    compact_min_bytes: COMPACT_MIN_BYTES,
-};
+/// Half of the hosts sync the witness with each commit, so that they notice any damage.
+fn limits(node: u8) -> DiskLimits {
+    let witness_sync_commits = match node % 2 {
+        0 => 1,
+        _ => JournalConfig::DEFAULT.witness_sync_commits,
+    };
+    DiskLimits {
+        journal: JournalConfig {
+            segment_bytes: SEGMENT_BYTES,
+            extend_bytes: EXTEND_BYTES,
+            witness_sync_commits,
+            ..JournalConfig::DEFAULT
+        },
+        compact_min_bytes: COMPACT_MIN_BYTES,
+    }
+}
 
 /// The disk of an acceptor that keeps a journal.
 #[derive(Default)]
@@ -33,6 +41,8 @@ pub(crate) struct Power {
     /// The acceptor has entered an epoch. This note is stored separately from the journal.
     has_entered: bool,
     sync_is_due: bool,
+    /// The process has ended with a power cut, so the witness may not know the last commits.
+    was_cut: bool,
     /// The journal was damaged while the process was down, possibly where it does not matter.
     pub(crate) is_damaged: bool,
 }
@@ -59,6 +69,7 @@ impl World {
     /// Opens the journal of a host that starts. Returns the acceptor's restored state, and whether it may vote.
     pub(crate) fn open_journal(&mut self, at: usize) -> Result<AcceptorStart, String> {
         let has_forgotten = self.system.hosts[at].memory_lost;
+        let limits = limits(self.system.hosts[at].node);
         let power = &mut self.system.hosts[at].power;
         // An operator who restarts a host on a full or failing disk repairs the disk first.
         power.storage.set_free_bytes(None);
@@ -70,8 +81,8 @@ impl World {
         let geometry = self.system.layout.geometry();
         let is_managed = self.system.layout.plane;
         let opened = match is_managed {
-            true => AcceptorDisk::resume(&mut open, LIMITS, geometry),
-            false => AcceptorDisk::open(&mut open, LIMITS, geometry, EPOCH, power.has_entered),
+            true => AcceptorDisk::resume(&mut open, limits, geometry),
+            false => AcceptorDisk::open(&mut open, limits, geometry, EPOCH, power.has_entered),
         };
         let (journal, start) = opened.map_err(|error| error.to_string())?;
         power.journal = Some(journal);
@@ -182,7 +193,9 @@ impl World {
             (Cut::Torn, FaultKind::TornWrite),
             (Cut::Scattered, FaultKind::ScatteredWrites),
         ];
-        if let Some((cut, kind)) = cuts.get(rng.below(4) as usize) {
+        let cut = cuts.get(rng.below(4) as usize);
+        sim.power.was_cut = cut.is_some();
+        if let Some((cut, kind)) = cut {
             self.stats.faults.add(kind.name(), 1);
             sim.power
                 .storage
@@ -221,14 +234,16 @@ impl World {
         storage.fail_at(operation, Failure::Io);
     }
 
-    /// Damages the journal of a host that is down in one place, possibly where it does not matter. Not in two: if the
-    /// last commit and its witness were both damaged, that would look like the result of a power cut (docs/bugs.md,
-    /// known limits).
+    /// Damages the journal of a host that is down in one place, possibly where it does not matter. Not where that would
+    /// look like the result of a power cut (docs/bugs.md, known limits): in two places, which could be the last commit
+    /// and its witness, or after a power cut that may have taken the witness of the last commit.
     pub fn damage_journal(&mut self, node: u8) {
         let Some(at) = self.index(node).filter(|_| self.keeps_journal(node)) else {
             return;
         };
-        if self.system.hosts[at].power.is_damaged {
+        let power = &self.system.hosts[at].power;
+        let is_known = !power.was_cut || limits(node).journal.witness_sync_commits == 1;
+        if power.is_damaged || !is_known {
             return;
         }
         self.system.hosts[at].power.is_damaged = true;
