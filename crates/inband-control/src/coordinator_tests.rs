@@ -66,9 +66,8 @@ fn report(node: NodeId, epoch: Epoch, holds: Epoch, applied: u64, number: u64) -
     }
 }
 
-/// Replica 1 leaves and 4 joins. Then only 2 would hold what is trimmed, until 3 has caught up.
-#[test]
-fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
+/// A cluster of 1, 2 and 3 in which 4 replaces 1; the votes of `sealed` are being installed.
+fn replacing(sealed: [NodeId; 2]) -> State {
     let mut state = State::default();
     let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
     let configuration = Configuration {
@@ -82,13 +81,19 @@ fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
     let new = member(4, ALL);
     let change = Some(Change::Replace { old: 1, new });
     apply(&mut state, Command::Begin { opened: 1, change });
-    let (sealed, abstained) = (vec![1, 2], vec![]);
     let install = Command::Install {
         epoch: 2,
-        sealed,
-        abstained,
+        sealed: sealed.into(),
+        abstained: vec![],
     };
     apply(&mut state, install);
+    state
+}
+
+/// Replica 1 leaves and 4 joins. Then only 2 would hold what is trimmed, until 3 has caught up.
+#[test]
+fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
+    let state = replacing([1, 2]);
     let mut coordinator = Coordinator::new(Timing::default());
     let mut out = Outbox::new();
     let mut tell = |report| coordinator.on_report(1000, report, &state, &mut out);
@@ -102,25 +107,7 @@ fn new_replicas_hold_what_was_trimmed_before_the_epoch_opens() {
 /// 4 replaces 1. 2 and 4 have installed the votes and died, while 3 still installs them: the former members 1 and 3 go on.
 #[test]
 fn an_epoch_is_not_opened_by_acceptors_that_have_died() {
-    let mut state = State::default();
-    let apply = |state: &mut State, command| state.apply(&command).expect("it makes sense");
-    let configuration = Configuration {
-        epoch: 1,
-        revision: 0,
-        members: [1, 2, 3].map(|n| (n, member(n, ALL))).into(),
-        leaders: spread_leaders(&[1, 2, 3], 1),
-        beginning: Beginning::Fresh(vec![1]),
-    };
-    apply(&mut state, Command::Found(configuration));
-    let new = member(4, ALL);
-    let change = Some(Change::Replace { old: 1, new });
-    apply(&mut state, Command::Begin { opened: 1, change });
-    let install = Command::Install {
-        epoch: 2,
-        sealed: vec![1, 3],
-        abstained: vec![],
-    };
-    apply(&mut state, install);
+    let state = replacing([1, 3]);
     let timing = Timing::default();
     let mut coordinator = Coordinator::new(timing);
     let mut out = Outbox::new();
@@ -130,11 +117,8 @@ fn an_epoch_is_not_opened_by_acceptors_that_have_died() {
     assert_eq!(tell(1000, report(4, 2, 2, 0, 1)), None);
     let both_dead = 1001 + timing.alive_us.max(timing.open_wait_us);
     assert_eq!(tell(both_dead, report(3, 2, 1, FLOOR, 2)), None);
-    assert_eq!(
-        tell(both_dead, report(2, 2, 2, FLOOR, 2)),
-        None,
-        "4 is dead"
-    );
+    let still_dead = tell(both_dead, report(2, 2, 2, FLOOR, 2));
+    assert_eq!(still_dead, None, "4 is dead");
     let open = Some(Command::Open { epoch: 2 });
     assert_eq!(tell(both_dead, report(4, 2, 2, 0, 2)), open);
 }
