@@ -90,8 +90,11 @@ impl State {
     fn set(&self, applied: u64) {
         self.applied.store(applied, Ordering::SeqCst);
         let list: Vec<String> = self.positions().iter().map(u64::to_string).collect();
+        // As a whole, since the process may be killed at any time.
+        let temporary = self.config.host.state_dir.join("applied.new");
+        fs::write(&temporary, list.join(",")).expect("write");
         let path = self.config.host.data_dirs[0].join("applied");
-        fs::write(path, list.join(",")).expect("write");
+        fs::rename(temporary, path).expect("rename");
     }
 
     fn positions(&self) -> Vec<u64> {

@@ -1,6 +1,7 @@
 //! Starts a cluster from a specification.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -667,7 +668,7 @@ impl Shared {
         let unmoved = record.hosts.iter().filter(is_replica).all(|host| {
             let data = self.dir.replica_data(&host.name);
             let at = || inspect(&self.spec.program, &host.name, &data);
-            !data[0].exists() || at().is_ok_and(has_not_moved)
+            holds_nothing(&data[0]) || at().is_ok_and(has_not_moved)
         });
         if unmoved {
             let back = ClusterRecord {
@@ -679,6 +680,14 @@ impl Shared {
                 Err(error) => tracing::warn!(%error, "the failed start is recorded as unclean"),
             }
         }
+    }
+}
+
+/// The replica was stopped before it had begun its store: its directory is empty or not there.
+fn holds_nothing(data: &Path) -> bool {
+    match fs::read_dir(data) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
