@@ -194,6 +194,10 @@ const BLOCKS: u64 = 256;
 const DIGITS: u8 = 3;
 const LONGEST_NS: u64 = 60_000_000_000;
 
+fn no_times() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("possible bounds")
+}
+
 /// How many acceptors of a cluster sync to the same disk at a time.
 const ACCEPTORS: usize = 3;
 
@@ -204,8 +208,7 @@ fn measure_disk(dir: &Path, writers: usize, duration: Duration) -> Result<Distri
         let file = File::create(path)?;
         file.write_all_at(&vec![1; BLOCK_BYTES * BLOCKS as usize], 0)?;
         file.sync_all()?;
-        let mut took_ns =
-            Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("possible bounds");
+        let mut took_ns = no_times();
         let began = Instant::now();
         for block in (0..BLOCKS).cycle() {
             let at = Instant::now();
@@ -228,7 +231,7 @@ fn measure_disk(dir: &Path, writers: usize, duration: Duration) -> Result<Distri
         let ended = threads.into_iter().map(|thread| thread.join());
         ended.map(|result| result.expect("no panic")).collect()
     });
-    let mut all = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("possible bounds");
+    let mut all = no_times();
     for took_ns in results {
         all.add(took_ns?).expect("the same bounds");
     }

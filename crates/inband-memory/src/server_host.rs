@@ -314,13 +314,7 @@ impl ServerHost {
 
     /// Asks a server to grant this one an epoch.
     fn ask_for<From>(&self, epoch: u64, server: u8, out: &mut Out<From>) {
-        let grant = Header {
-            kind: GRANT,
-            node: self.config.node.into(),
-            epoch,
-            session: self.nonce,
-            ..Header::default()
-        };
+        let grant = Header::grant(self.config.node, epoch, self.nonce);
         emit(&grant, &[], out.packet(ToWhom::Server(server)));
     }
 

@@ -9,9 +9,7 @@ use crate::epoch::{
     ASK_AGAIN_NS, MS, SERVERS_MAX,
 };
 use crate::registers::{SwitchRegisters, COUNT_MAX, SESSION_MASK};
-use crate::wire::{
-    emit, Header, EPOCH, F_ACTIVATE, F_NOT_ACTIVE, F_TO_GRANT, GRANT, HELLO, WELCOME,
-};
+use crate::wire::{emit, Header, EPOCH, F_ACTIVATE, F_NOT_ACTIVE, F_TO_GRANT, HELLO, WELCOME};
 
 /// How often the process looks at its role's registers.
 pub const POLL_NS: Nanos = MS;
@@ -469,13 +467,7 @@ impl SwitchHost {
 
     /// Asks a server to grant an epoch.
     fn ask_for(&self, epoch: u64, server: u8, out: &mut Out) {
-        let grant = Header {
-            kind: GRANT,
-            node: self.config.node.into(),
-            epoch,
-            session: self.incarnation,
-            ..Header::default()
-        };
+        let grant = Header::grant(self.config.node, epoch, self.incarnation);
         emit(&grant, &[], out.packet(ToWhom::Server(server)));
     }
 

@@ -81,6 +81,19 @@ pub struct Header {
     pub phase: u32,
 }
 
+impl Header {
+    /// A request to grant the node an epoch. Answers repeat the nonce, which is of this start of the node's process.
+    pub fn grant(node: u8, epoch: u64, nonce: u64) -> Header {
+        Header {
+            kind: GRANT,
+            node: node.into(),
+            epoch,
+            session: nonce,
+            ..Header::default()
+        }
+    }
+}
+
 macro_rules! offset {
     ($field:ident) => {
         offset_of!(c::ib_memory_header, $field)

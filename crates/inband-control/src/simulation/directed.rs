@@ -152,7 +152,7 @@ fn a_change_whose_new_member_dies_is_given_up() {
 }
 
 /// One of the acceptors whose votes are to be merged dies before it has shown them. The others are a majority: the
-/// reconfiguration is begun anew without it.
+/// reconfiguration starts again without it.
 #[test]
 fn a_sealed_acceptor_that_dies_with_its_votes_is_not_awaited() {
     let mut cluster = cluster();

@@ -144,7 +144,7 @@ fn an_epoch_that_is_far_ahead_is_granted_only_in_steps() {
     assert_eq!(server.host.epochs_refused(), 1);
 }
 
-/// The servers' answers, and nothing else, say that there is such an epoch.
+/// Only the other servers' answers prove that an epoch exists.
 #[test]
 fn a_server_that_was_cut_off_for_long_asks_the_others() {
     let mut server = server(Start::New, 0);

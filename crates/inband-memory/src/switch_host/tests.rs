@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use super::*;
 use crate::epoch::{EPOCHS, EPOCH_AHEAD_MAX};
 use crate::registers::SwitchSizes;
-use crate::wire::parse;
+use crate::wire::{parse, GRANT};
 
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
 
@@ -148,7 +148,7 @@ fn a_client_does_not_use_up_the_epochs() {
     assert!(switch(0).wish(MS, EPOCH_AHEAD_MAX) > EPOCH_AHEAD_MAX);
 }
 
-/// A switch that serves, while servers have long granted another one later epochs, is told by them.
+/// An active switch learns from the servers that they have granted later epochs to another one.
 #[test]
 fn a_switch_that_was_cut_off_for_long_asks_the_servers() {
     for kind in [HELLO, EPOCH] {

@@ -1,8 +1,8 @@
 //! The control plane in the simulated world: the real coordinator, members and replicated state of inband-control
 //! change the members of the cluster, while packets and control messages are lost.
 //!
-//! Acceptors have journals in some worlds ([`crate::paxos::sim_acceptor`]). Controllers have separate hosts. Their log is a single list that each applies in order, after a delay; Raft itself
-//! is tested in inband-control.
+//! Acceptors have journals in some worlds ([`crate::paxos::sim_acceptor`]). Controllers have separate hosts. Their log is a
+//! single list that each applies in order, after a delay; Raft itself is tested in inband-control.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
